@@ -1,0 +1,169 @@
+//! What may cross from one connection to the next.
+//!
+//! In: header fields of one side. Out: whether they may be read at all, and what is left of them for the other side.
+//! Hop-by-hop fields end here in both directions (RFC 9110 §7.6.1); that, and our own framing on every hop, is what
+//! closes request smuggling from HTTP/3 to HTTP/1.1.
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName};
+
+/// Fields that belong to one connection, whatever `Connection` says (RFC 9110 §7.6.1, RFC 9114 §4.2).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+    "te",
+    "trailer",
+    "proxy-authenticate",
+    "proxy-authorization",
+];
+
+/// Whether `name` is hop-by-hop by its name alone.
+pub fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(&name.as_str())
+}
+
+/// Whether a message of HTTP/2 or HTTP/3 with this field is malformed (RFC 9114 §4.2).
+pub fn is_connection_specific(name: &str, value: &[u8]) -> bool {
+    match name {
+        "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => true,
+        "te" => value != b"trailers",
+        _ => false,
+    }
+}
+
+/// Removes every hop-by-hop field, also those that `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Whether bytes may stand in a field's value: no control characters, no white space at either end
+/// (RFC 9110 §5.5, RFC 9113 §8.2.1).
+pub fn is_valid_value(value: &[u8]) -> bool {
+    let blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
+    value.iter().all(|&byte| byte == b'\t' || (byte >= 0x20 && byte != 0x7f))
+        && !value.first().is_some_and(blank)
+        && !value.last().is_some_and(blank)
+}
+
+/// A `content-length` that cannot be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadLength;
+
+/// The length a message says its body has.
+///
+/// # Errors
+/// [`BadLength`] when it is no decimal number, or when two fields disagree (RFC 9110 §8.6).
+pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let bytes = value.as_bytes();
+        if bytes.is_empty() || bytes.len() > 18 || !bytes.iter().all(u8::is_ascii_digit) {
+            return Err(BadLength);
+        }
+        let number = bytes.iter().fold(0u64, |n, digit| n * 10 + u64::from(digit - b'0'));
+        if length.is_some_and(|before| before != number) {
+            return Err(BadLength);
+        }
+        length = Some(number);
+    }
+    Ok(length)
+}
+
+/// Holds a body to the length its head announced, at every kind of end.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLength {
+    expected: Option<u64>,
+    seen: u64,
+}
+
+impl BodyLength {
+    pub fn new(expected: Option<u64>) -> Self {
+        Self { expected, seen: 0 }
+    }
+
+    /// Counts `more` bytes; false when the body is now longer than announced.
+    #[must_use]
+    pub fn handle_data(&mut self, more: usize) -> bool {
+        self.seen += more as u64;
+        self.expected.is_none_or(|expected| self.seen <= expected)
+    }
+
+    /// Whether the body may end here.
+    pub fn is_complete(&self) -> bool {
+        self.expected.is_none_or(|expected| self.seen == expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn map(fields: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_str(value).unwrap(),
+            );
+        }
+        headers
+    }
+
+    #[test]
+    fn fields_named_by_connection_do_not_cross() {
+        let mut headers = map(&[
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("x-end", "2"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("x-end", "2")]));
+    }
+
+    #[test]
+    fn content_lengths_that_disagree_are_refused() {
+        assert_eq!(content_length(&map(&[("content-length", "5"), ("content-length", "5")])), Ok(Some(5)));
+        for bad in [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]] {
+            assert_eq!(content_length(&map(bad)), Err(BadLength));
+        }
+        assert_eq!(content_length(&map(&[("content-length", "99999999999999999999")])), Err(BadLength));
+        assert_eq!(content_length(&map(&[])), Ok(None));
+    }
+
+    #[test]
+    fn a_body_must_end_at_its_length() {
+        let mut body = BodyLength::new(Some(3));
+        assert!(!body.is_complete());
+        assert!(body.handle_data(3) && body.is_complete());
+        assert!(!body.handle_data(1));
+        assert!(BodyLength::new(None).is_complete());
+    }
+
+    #[test]
+    fn values_with_control_characters_or_outer_blanks_are_refused() {
+        assert!(is_valid_value(b"") && is_valid_value(b"a b\tc") && is_valid_value("é".as_bytes()));
+        for bad in [&b"a\r\nb"[..], b"a\0", b" a", b"a\t", b"\x7f"] {
+            assert!(!is_valid_value(bad));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The pure half of headrace.
+//!
+//! In: bytes and moments. Out: frames, events, decisions. It must not know tokio, sockets or the clock: time is
+//! always an argument, so every test here runs in no time and every rule can be read as a table.
+//!
+//! * [`http3`]: RFC 9114 frames, RFC 9204 field sections, RFC 9218 priorities
+//! * [`http1`]: the response side of RFC 9112, for model servers
+//! * [`events`]: where one SSE event or NDJSON line ends ([`sse`], [`ndjson`])
+//! * [`relay`]: the state table of one exchange
+//! * [`fields`]: what may cross from one connection to the next
+//! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
+//! * [`error`]: the one table of error kinds
+
+pub mod budget;
+pub mod error;
+pub mod events;
+pub mod fields;
+pub mod http1;
+pub mod http3;
+pub mod ndjson;
+pub mod relay;
+pub mod sse;
+pub mod stats;
+
+pub use error::{Error, Kind, Side};
