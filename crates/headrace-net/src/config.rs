@@ -1,0 +1,98 @@
+//! What Python decided, as the engine reads it.
+//!
+//! In: one JSON text, written by `python/headrace/config.py`, which holds every default with its unit and its reason.
+//! Nothing here has a default: a field that Python forgot is an error.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+/// Everything a server needs to start.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// An address or a name; a name is resolved once, at start.
+    pub host: String,
+    /// UDP and TCP port; 0 lets the system choose one for both.
+    pub port: u16,
+    pub workers: usize,
+    pub certificate_pem: String,
+    pub key_pem: String,
+    pub alt_svc_max_age_s: u64,
+    pub congestion: Congestion,
+    pub steering: Steering,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+    pub upstream: UpstreamConfig,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    Bbr,
+    Cubic,
+    NewReno,
+}
+
+/// How a datagram reaches the worker that owns its connection.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Steering {
+    /// The kernel chooses the socket by the connection ID; forwarding is the fallback.
+    Bpf,
+    /// The worker that receives it passes it on.
+    Forward,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub max_head_bytes: usize,
+    pub max_body_bytes: usize,
+    pub max_buffered_bytes: usize,
+    pub max_event_bytes: usize,
+    pub max_connections: usize,
+    pub max_handshakes: usize,
+    pub retry_above_handshakes: usize,
+    pub handshake_buffer_bytes: u64,
+    pub max_streams_per_connection: u32,
+    pub max_exchanges: usize,
+    pub cancel_burst: u32,
+    pub cancels_per_second: u32,
+    pub stream_budget_bytes: usize,
+    pub stream_receive_window_bytes: u32,
+    pub connection_receive_window_bytes: u32,
+    pub connection_send_window_bytes: u64,
+}
+
+/// Durations come as seconds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeouts {
+    #[serde(deserialize_with = "seconds")]
+    pub handshake_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub request_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub idle_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub unused_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub stalled_reader_s: Duration,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpstreamConfig {
+    /// Certificates to trust beside the system's, as PEM; may be empty.
+    pub ca_pem: String,
+    pub max_head_bytes: usize,
+    pub pool_idle_per_upstream: usize,
+    #[serde(deserialize_with = "seconds")]
+    pub pool_idle_s: Duration,
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let value = f64::deserialize(deserializer)?;
+    Duration::try_from_secs_f64(value).map_err(serde::de::Error::custom)
+}

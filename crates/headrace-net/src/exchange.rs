@@ -1,0 +1,424 @@
+//! One request and its answer.
+//!
+//! In: a request's head and body, by any protocol; then the commands of its handler, one at a time. Out: the answer.
+//! [`Exchange`] is the handler's end, [`Driver`] the connection's: they are joined by one bounded channel of commands.
+//! When the handler's end is dropped, an answer that is not finished is reset; it never finishes by itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_core::http3::message::RequestHead;
+use headrace_core::events::Unit;
+use headrace_core::relay::Cause;
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::mpsc;
+
+use crate::downstream::{Downstream, Gone};
+use crate::relay::{self, RelayReport, RelayRequest};
+use crate::reply::Reply;
+use crate::request_body::{KeptBody, RequestBody};
+use crate::server::{Active, Worker};
+
+/// Commands of one exchange that may wait; a handler awaits each before the next, so two are many.
+const COMMAND_QUEUE: usize = 4;
+/// How long an answer may wait for the client's last acknowledgement before its slot is given back.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+    Http3,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "HTTP/1.1",
+            Protocol::Http2 => "HTTP/2",
+            Protocol::Http3 => "HTTP/3",
+        }
+    }
+}
+
+/// What the client asked, but for the body.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub head: RequestHead,
+    pub protocol: Protocol,
+    /// Where the client was when its connection was accepted.
+    pub client: SocketAddr,
+    /// The request came in 0-RTT data and may be a replay.
+    pub is_early_data: bool,
+}
+
+/// How far an exchange is; for people who look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Open,
+    Answering,
+    Relaying,
+    Finished,
+    Reset,
+}
+
+/// What an exchange shows of itself while it runs; written by the driver, read by anyone.
+#[derive(Debug, Default)]
+pub struct Progress {
+    phase: AtomicU8,
+    pub events: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Progress {
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Open,
+            1 => Phase::Answering,
+            2 => Phase::Relaying,
+            3 => Phase::Finished,
+            _ => Phase::Reset,
+        }
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+}
+
+/// What a handler asks of its exchange.
+pub enum Command {
+    /// The whole body, held to its length and to the limit.
+    Body(Reply<Bytes>),
+    Respond { status: StatusCode, headers: HeaderMap, reply: Reply<()> },
+    /// Answers once the bytes fit the stream's budget.
+    Send { data: Bytes, reply: Reply<()> },
+    Finish { trailers: Option<HeaderMap>, reply: Reply<()> },
+    /// A whole answer at once.
+    Answer { status: StatusCode, headers: HeaderMap, body: Bytes, reply: Reply<()> },
+    Reset { code: u64 },
+    Relay { request: Box<RelayRequest>, reply: Reply<Box<RelayReport>> },
+    /// Answers when the client is gone.
+    Gone(Reply<Gone>),
+}
+
+/// The handler's end of an exchange. Dropping it resets an answer that is not finished.
+pub struct Exchange {
+    pub id: u64,
+    pub request: Arc<Request>,
+    pub progress: Arc<Progress>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Exchange {
+    /// # Errors
+    /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The command's reply
+    /// says the same.
+    pub fn command(&self, command: Command) -> Result<(), Error> {
+        self.commands.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Closed(_) => Kind::Closed.into(),
+            mpsc::error::TrySendError::Full(_) => Error::new(Kind::Misuse, "too many calls wait on one exchange"),
+        })
+    }
+}
+
+/// The connection's end of an exchange: does what the handler commands.
+pub struct Driver {
+    down: Downstream,
+    body: RequestBody,
+    inbox: Inbox,
+    worker: Arc<Worker>,
+    progress: Arc<Progress>,
+    is_head_request: bool,
+    gone: Option<Gone>,
+    /// The body once it was read, for a relay to send on; let go when an answer to it has begun.
+    kept_body: Option<KeptBody>,
+    /// Counts this exchange among the running ones.
+    _active: Active,
+}
+
+/// Makes an exchange and the driver of its connection.
+pub fn pair(
+    request: Request,
+    down: Downstream,
+    body: RequestBody,
+    worker: Arc<Worker>,
+    active: Active,
+) -> (Exchange, Driver) {
+    let (sender, commands) = mpsc::channel(COMMAND_QUEUE);
+    let progress = Arc::new(Progress::default());
+    let is_head_request = request.head.method == Method::HEAD;
+    let exchange =
+        Exchange { id: active.id(), request: Arc::new(request), progress: progress.clone(), commands: sender };
+    let driver = Driver {
+        down,
+        body,
+        inbox: Inbox { commands, gone_waiters: Vec::new() },
+        worker,
+        progress,
+        is_head_request,
+        gone: None,
+        kept_body: None,
+        _active: active,
+    };
+    (exchange, driver)
+}
+
+impl Driver {
+    /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how, the client
+    /// was gone before that.
+    pub async fn run(mut self) -> Option<Gone> {
+        while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
+            tokio::select! {
+                biased;
+                command = self.inbox.commands.recv() => match command {
+                    Some(command) => self.execute(command).await,
+                    None => self.reset(Kind::Internal.h3_code()),
+                },
+                gone = wait_gone(&mut self.down, &mut self.body), if self.gone.is_none() => {
+                    self.set_gone(gone);
+                }
+            }
+        }
+        if self.progress.phase() == Phase::Finished {
+            // The slot, and a drain that waits for it, belong to this answer until the client has it.
+            let _ = tokio::time::timeout(DELIVERY_TIMEOUT, self.down.delivered()).await;
+        }
+        self.gone
+    }
+
+    async fn execute(&mut self, command: Command) {
+        match command {
+            Command::Body(reply) => {
+                let result = self.read_body().await;
+                reply.send(result);
+            }
+            Command::Respond { status, headers, reply } => {
+                let result = self.respond(status, headers);
+                reply.send(result);
+            }
+            Command::Send { data, reply } => {
+                let result = self.send(data).await;
+                reply.send(result);
+            }
+            Command::Finish { trailers, reply } => {
+                let result = self.finish(trailers).await;
+                reply.send(result);
+            }
+            Command::Answer { status, headers, body, reply } => {
+                let result = self.answer(status, headers, body).await;
+                reply.send(result);
+            }
+            Command::Reset { code } => self.reset(code),
+            Command::Relay { request, reply } => {
+                let result = self.relay(*request).await;
+                reply.send(result);
+            }
+            Command::Gone(reply) => match self.gone {
+                Some(gone) => reply.send(Ok(gone)),
+                None => self.inbox.keep_waiter(reply),
+            },
+        }
+    }
+
+    async fn read_body(&mut self) -> Result<Bytes, Error> {
+        if let Some(body) = &self.kept_body {
+            return Ok(body.bytes.clone());
+        }
+        let timeout = self.worker.config.timeouts.request_s;
+        let read = tokio::time::timeout(timeout, self.body.read_all(&self.worker));
+        let body = tokio::select! {
+            body = read => body.unwrap_or_else(|_| Err(Kind::RequestTimeout.into()))?,
+            gone = self.down.gone() => return Err(self.set_gone(gone)),
+            () = self.inbox.abandoned() => return Err(self.abandon()),
+        };
+        Ok(self.kept_body.insert(body).bytes.clone())
+    }
+
+    fn respond(&mut self, status: StatusCode, mut headers: HeaderMap) -> Result<(), Error> {
+        self.expect(Phase::Open)?;
+        self.worker.finish_headers(&mut headers);
+        self.down.queue_head(status, &headers);
+        self.progress.set_phase(Phase::Answering);
+        Ok(())
+    }
+
+    async fn send(&mut self, data: Bytes) -> Result<(), Error> {
+        self.expect(Phase::Answering)?;
+        if !data.is_empty() && !self.is_head_request {
+            self.progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            self.down.queue_data(&Unit { held: &[], fresh: &data, is_event: false });
+        }
+        self.flush(self.worker.config.limits.stream_budget_bytes).await
+    }
+
+    async fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), Error> {
+        self.expect(Phase::Answering)?;
+        if let Some(trailers) = trailers.filter(|_| !self.is_head_request) {
+            self.down.queue_trailers(&trailers);
+        }
+        // hyper pulls the last frames only when it is told that they are the last.
+        if matches!(self.down, Downstream::Tcp(_)) {
+            self.down.finish();
+        }
+        self.flush(0).await?;
+        self.down.finish();
+        self.progress.set_phase(Phase::Finished);
+        Ok(())
+    }
+
+    async fn answer(&mut self, status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Result<(), Error> {
+        headers.insert(http::header::CONTENT_LENGTH, body.len().into());
+        self.respond(status, headers)?;
+        self.send(body).await?;
+        self.finish(None).await
+    }
+
+    fn reset(&mut self, code: u64) {
+        self.down.reset(code);
+        self.body.stop(code);
+        self.progress.set_phase(Phase::Reset);
+    }
+
+    async fn relay(&mut self, request: RelayRequest) -> Result<Box<RelayReport>, Error> {
+        self.expect(Phase::Open)?;
+        if let Some(gone) = self.gone {
+            self.reset(gone_error(gone).kind.h3_code());
+            return Ok(Box::new(RelayReport::gone(gone)));
+        }
+        if request.body.is_none() {
+            self.read_body().await?;
+        }
+        self.progress.set_phase(Phase::Relaying);
+        let sides = relay::Sides {
+            down: &mut self.down,
+            inbox: &mut self.inbox,
+            worker: &self.worker,
+            progress: &self.progress,
+            kept_body: &mut self.kept_body,
+            is_head_request: self.is_head_request,
+        };
+        let report = relay::run(sides, request).await;
+        match report.cause {
+            Cause::Stopped => self.set_gone(Gone::Stopped),
+            Cause::Lost => self.set_gone(Gone::Lost),
+            _ => Kind::Closed.into(),
+        };
+        self.progress.set_phase(match report.end {
+            relay::End::Finished => Phase::Finished,
+            relay::End::Reset => Phase::Reset,
+            relay::End::Untouched => Phase::Open,
+        });
+        Ok(Box::new(report))
+    }
+
+    /// Waits until at most `rest` bytes are queued.
+    async fn flush(&mut self, rest: usize) -> Result<(), Error> {
+        let stalled = self.worker.config.timeouts.stalled_reader_s;
+        let down = &mut self.down;
+        let flushed = std::future::poll_fn(|cx| match down.poll_flush(cx) {
+            std::task::Poll::Pending if down.queued() <= rest && rest > 0 => std::task::Poll::Ready(Ok(())),
+            other => other,
+        });
+        let result = tokio::select! {
+            result = tokio::time::timeout(stalled, flushed) => result,
+            () = self.inbox.abandoned() => return Err(self.abandon()),
+        };
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(gone)) => Err(self.set_gone(gone)),
+            Err(_) => {
+                self.reset(Kind::ClientStalled.h3_code());
+                Err(Kind::ClientStalled.into())
+            }
+        }
+    }
+
+    fn set_gone(&mut self, gone: Gone) -> Error {
+        let gone = *self.gone.get_or_insert(gone);
+        self.inbox.answer_waiters(gone);
+        gone_error(gone)
+    }
+
+    fn abandon(&mut self) -> Error {
+        self.reset(Kind::Internal.h3_code());
+        Kind::Closed.into()
+    }
+
+    fn expect(&self, phase: Phase) -> Result<(), Error> {
+        match self.progress.phase() {
+            now if now == phase => Ok(()),
+            Phase::Finished | Phase::Reset => Err(Kind::Closed.into()),
+            now => Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}"))),
+        }
+    }
+}
+
+pub fn gone_error(gone: Gone) -> Error {
+    match gone {
+        Gone::Stopped => Kind::Stopped.into(),
+        Gone::Lost => Kind::Lost.into(),
+    }
+}
+
+/// Resolves when the client is gone: it stopped the answer, or reset the request.
+async fn wait_gone(down: &mut Downstream, body: &mut RequestBody) -> Gone {
+    tokio::select! {
+        gone = down.gone() => gone,
+        gone = body.reset() => gone,
+    }
+}
+
+/// What the handler says while the driver is busy with what it said before.
+pub struct Inbox {
+    commands: mpsc::Receiver<Command>,
+    /// Those who wait to hear that the client is gone; at most [`COMMAND_QUEUE`].
+    gone_waiters: Vec<Reply<Gone>>,
+}
+
+impl Inbox {
+    /// Resolves when the handler gives up; other commands that come meanwhile are out of turn. Cancel-safe.
+    pub async fn abandoned(&mut self) {
+        while let Some(command) = self.commands.recv().await {
+            match command {
+                Command::Reset { .. } => return,
+                Command::Gone(reply) => self.keep_waiter(reply),
+                other => refuse(other),
+            }
+        }
+    }
+
+    pub fn answer_waiters(&mut self, gone: Gone) {
+        for waiter in self.gone_waiters.drain(..) {
+            waiter.send(Ok(gone));
+        }
+    }
+
+    fn keep_waiter(&mut self, reply: Reply<Gone>) {
+        if self.gone_waiters.len() < COMMAND_QUEUE {
+            self.gone_waiters.push(reply);
+        } else {
+            reply.send(Err(Error::new(Kind::Misuse, "gone() is awaited too many times")));
+        }
+    }
+}
+
+fn refuse(command: Command) {
+    fn busy<T>(reply: Reply<T>) {
+        reply.send(Err(Error::new(Kind::Misuse, "another call on this exchange is still running")));
+    }
+    match command {
+        Command::Body(reply) => busy(reply),
+        Command::Respond { reply, .. }
+        | Command::Send { reply, .. }
+        | Command::Finish { reply, .. }
+        | Command::Answer { reply, .. } => busy(reply),
+        Command::Relay { reply, .. } => busy(reply),
+        Command::Gone(reply) => busy(reply),
+        Command::Reset { .. } => {}
+    }
+}

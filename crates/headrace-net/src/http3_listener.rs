@@ -1,0 +1,151 @@
+//! The QUIC endpoint of one worker.
+//!
+//! In: a UDP socket. Out: accepted connections, each in a task of its own (`http3_connection.rs`). What a handshake
+//! may cost before the client's address is known to be real is bounded here: how many, how many bytes, and from which
+//! number on a client must first show that it receives what we send (Retry, RFC 9000 §8.1).
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use headrace_core::http3::code;
+use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
+use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use rand::RngExt;
+use ring::hmac;
+
+use crate::config::{Congestion, ServerConfig as Config};
+use crate::http3_connection;
+use crate::http3_stream::stream_code;
+use crate::listener::WorkerCids;
+use crate::server::{Phase, Worker};
+use crate::socket::{Doors, WorkerSocket};
+
+/// Control, QPACK encoder, QPACK decoder, and a few reserved ones.
+const MAX_UNI_STREAMS: u32 = 8;
+/// Enough for a closing frame to leave, and to be repeated once.
+const CLOSE_TIME: Duration = Duration::from_millis(500);
+
+/// Keys that all workers share, so that any of them can answer for a connection of another.
+#[derive(Clone)]
+pub struct Keys {
+    reset: [u8; 64],
+    token: [u8; 32],
+}
+
+impl Keys {
+    pub fn random() -> Self {
+        let mut keys = Self { reset: [0; 64], token: [0; 32] };
+        rand::rng().fill(&mut keys.reset);
+        rand::rng().fill(&mut keys.token);
+        keys
+    }
+}
+
+/// Accepts connections until the server closes.
+pub async fn serve(
+    worker: Arc<Worker>,
+    socket: UdpSocket,
+    doors: Doors,
+    tls: Arc<QuicServerConfig>,
+    keys: Keys,
+) {
+    let endpoint = match endpoint(&worker, socket, doors, tls, &keys) {
+        Ok(endpoint) => endpoint,
+        // The socket is bound already; only a runtime that cannot watch it is left to fail.
+        Err(_) => return,
+    };
+    let mut phase = worker.shared.phase.clone();
+    loop {
+        tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => admit(&worker, incoming),
+                None => break,
+            },
+            _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
+        }
+    }
+    endpoint.close(stream_code(code::NO_ERROR), b"the server is closed");
+    let _ = tokio::time::timeout(CLOSE_TIME, endpoint.wait_idle()).await;
+}
+
+/// Decides whether a handshake may begin.
+fn admit(worker: &Arc<Worker>, incoming: Incoming) {
+    let limits = &worker.config.limits;
+    let counters = &worker.shared.counters;
+    let handshakes = counters.handshakes.load(Ordering::Relaxed);
+    if worker.is_draining() {
+        return incoming.refuse();
+    }
+    if handshakes >= limits.retry_above_handshakes && !incoming.remote_address_validated() && incoming.may_retry()
+    {
+        let _ = incoming.retry();
+        return;
+    }
+    let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else {
+        // Silence: an answer would only help whoever sends too many.
+        return incoming.ignore();
+    };
+    let Some(connection_slot) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
+        return incoming.refuse();
+    };
+    let Ok(connecting) = incoming.accept() else { return };
+    let worker = worker.clone();
+    tokio::spawn(async move {
+        let connected = tokio::time::timeout(worker.config.timeouts.handshake_s, connecting).await;
+        drop(handshake);
+        if let Ok(Ok(connection)) = connected {
+            worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
+            http3_connection::serve(worker, connection).await;
+        }
+        drop(connection_slot);
+    });
+}
+
+fn endpoint(
+    worker: &Worker,
+    socket: UdpSocket,
+    doors: Doors,
+    tls: Arc<QuicServerConfig>,
+    keys: &Keys,
+) -> std::io::Result<Endpoint> {
+    let limits = &worker.config.limits;
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &keys.reset)));
+    let (number, workers) = (worker.number, worker.config.workers);
+    config.cid_generator(move || Box::new(WorkerCids { worker: number, workers }));
+    let token_key = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&keys.token);
+    let mut server = ServerConfig::new(tls, Arc::new(token_key));
+    server
+        .transport_config(Arc::new(transport(&worker.config)))
+        .max_incoming(limits.max_handshakes)
+        .incoming_buffer_size(limits.handshake_buffer_bytes)
+        .incoming_buffer_size_total(limits.handshake_buffer_bytes * limits.max_handshakes as u64)
+        .migration(true);
+    let socket = Arc::new(WorkerSocket::new(socket, number, doors)?);
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
+}
+
+fn transport(config: &Config) -> TransportConfig {
+    let (limits, idle) = (&config.limits, config.timeouts.idle_s);
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(limits.max_streams_per_connection.into())
+        .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
+        .stream_receive_window(limits.stream_receive_window_bytes.into())
+        .receive_window(limits.connection_receive_window_bytes.into())
+        .send_window(limits.connection_send_window_bytes)
+        .send_fairness(true)
+        // A model may think for minutes: the connection must not look dead meanwhile. Who has no stream open is
+        // closed by `http3_connection.rs` after `timeouts.unused_s`.
+        .keep_alive_interval(Some(idle / 3))
+        .max_idle_timeout(VarInt::from_u64(idle.as_millis() as u64).ok().map(Into::into))
+        .datagram_receive_buffer_size(None);
+    match config.congestion {
+        Congestion::Bbr => transport.congestion_controller_factory(Arc::new(BbrConfig::default())),
+        Congestion::Cubic => transport.congestion_controller_factory(Arc::new(CubicConfig::default())),
+        Congestion::NewReno => transport.congestion_controller_factory(Arc::new(NewRenoConfig::default())),
+    };
+    transport
+}

@@ -1,0 +1,33 @@
+//! The I/O half of headrace: the path of a token, by file names.
+//!
+//! ```text
+//! listener, socket -> http3_listener -> http3_connection -> http3_request -> exchange -> relay -> upstream
+//!                     tcp_connection ----------------------------^             |
+//!                                       http3_stream, tcp_stream <- downstream <
+//! ```
+//!
+//! It does what Python decided and holds no policy and no defaults ([`config`]). It must not know Python:
+//! [`server::Handler`] and [`reply::Reply`] are all that the seam sees.
+
+pub mod client;
+pub mod client_stream;
+pub mod config;
+pub mod downstream;
+pub mod exchange;
+mod http3_connection;
+mod http3_listener;
+mod http3_request;
+mod http3_stream;
+mod listener;
+mod memory;
+mod pool;
+pub mod relay;
+pub mod reply;
+mod request_body;
+pub mod server;
+mod socket;
+mod tcp_connection;
+mod tcp_stream;
+pub mod tls;
+pub mod upstream;
+mod upstream_http2;

@@ -1,0 +1,475 @@
+//! Moving one answer from a model server to the client.
+//!
+//! In: a request for a model server; the client's stream. Out: the answer, event by event, each as one DATA frame
+//! written when it arrives; and a [`RelayReport`]. What to do is decided by the table in `headrace-core/relay.rs`;
+//! this file does it, in one task, without a timer, channel or lock per event.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use headrace_core::events::{Framing, Splitter, Unit};
+use headrace_core::relay::{Action, Cause, Input, Relay};
+use headrace_core::stats::Histogram;
+use headrace_core::{Error, Kind, fields};
+use http::{HeaderMap, StatusCode};
+use tokio::time::{Sleep, sleep, sleep_until};
+
+use crate::downstream::{Downstream, Gone};
+use crate::exchange::{Inbox, Progress};
+use crate::request_body::KeptBody;
+use crate::server::Worker;
+use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest};
+
+/// Reads in one turn before other streams get theirs.
+const READS_PER_TURN: usize = 16;
+
+/// What a handler asks for.
+#[derive(Clone)]
+pub struct RelayRequest {
+    pub upstream: UpstreamRequest,
+    /// `None`: the body that the client sent.
+    pub body: Option<Bytes>,
+    /// Longest silence between two pieces of the answer.
+    pub idle_timeout: Duration,
+    /// Statuses that are reported instead of relayed, so that another upstream can be tried.
+    pub held_statuses: Vec<StatusCode>,
+    /// Fields set in the answer's head.
+    pub headers: HeaderMap,
+}
+
+/// The parts of an exchange that a relay uses.
+pub struct Sides<'a> {
+    pub down: &'a mut Downstream,
+    pub inbox: &'a mut Inbox,
+    pub worker: &'a Arc<Worker>,
+    pub progress: &'a Progress,
+    /// Let go when the answer begins.
+    pub kept_body: &'a mut Option<KeptBody>,
+    pub is_head_request: bool,
+}
+
+/// What a relay left of the client's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing was sent: the handler may go on.
+    Untouched,
+    Finished,
+    Reset,
+}
+
+/// How a relay went. Times are taken here, where the bytes pass.
+#[derive(Clone, Debug)]
+pub struct RelayReport {
+    pub cause: Cause,
+    /// Why, when the cause is a failure.
+    pub error: Option<Error>,
+    pub end: End,
+    pub status: Option<StatusCode>,
+    pub framing: Framing,
+    pub started: SystemTime,
+    /// From the start to the upstream's head.
+    pub head: Option<Duration>,
+    /// From the start until the first event had been handed to the transport (TTFT).
+    pub first_event: Option<Duration>,
+    pub duration: Duration,
+    pub events: u64,
+    /// Bytes of the body, as they came.
+    pub bytes: u64,
+    /// Between the arrivals of two events (ITL).
+    pub gaps: Histogram,
+    /// From an event's arrival until it had been handed to the transport.
+    pub holds: Histogram,
+    pub upstream_reused: bool,
+}
+
+impl RelayReport {
+    /// The client was gone before anything was asked of an upstream.
+    pub fn gone(gone: Gone) -> Self {
+        let cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
+        Self { cause, end: End::Reset, ..Self::new() }
+    }
+
+    fn new() -> Self {
+        Self {
+            cause: Cause::Abandoned,
+            error: None,
+            end: End::Untouched,
+            status: None,
+            framing: Framing::Raw,
+            started: SystemTime::now(),
+            head: None,
+            first_event: None,
+            duration: Duration::ZERO,
+            events: 0,
+            bytes: 0,
+            gaps: Histogram::default(),
+            holds: Histogram::default(),
+            upstream_reused: false,
+        }
+    }
+}
+
+/// Relays one answer.
+pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
+    let mut job = Job {
+        machine: Relay::default(),
+        report: RelayReport::new(),
+        started: Instant::now(),
+        splitter: Splitter::new(Framing::Raw, 0),
+        answer: None,
+        trailers: None,
+        has_length: false,
+        sides,
+        request,
+    };
+    let mut input = job.wait().await;
+    loop {
+        job.act(input).await;
+        input = match job.machine.state() {
+            headrace_core::relay::State::Streaming => job.stream().await,
+            headrace_core::relay::State::Finishing | headrace_core::relay::State::Failing => job.flush().await,
+            headrace_core::relay::State::Waiting | headrace_core::relay::State::Ended => break,
+        };
+    }
+    job.report.cause = job.machine.cause().unwrap_or(Cause::Abandoned);
+    job.report.duration = job.started.elapsed();
+    job.report
+}
+
+struct Job<'a> {
+    machine: Relay,
+    report: RelayReport,
+    started: Instant,
+    splitter: Splitter,
+    /// The upstream's answer while it runs; dropping it closes the upstream.
+    answer: Option<Answer>,
+    trailers: Option<HeaderMap>,
+    /// The head announced how long the body is: nothing may be added to it.
+    has_length: bool,
+    sides: Sides<'a>,
+    request: RelayRequest,
+}
+
+impl Job<'_> {
+    /// Waits for the answer's head.
+    async fn wait(&mut self) -> Input {
+        let body = self.request.body.take().or_else(|| self.sides.kept_body.as_ref().map(|kept| kept.bytes.clone()));
+        let body = body.unwrap_or_default();
+        let open = upstream::open(self.sides.worker, &self.request.upstream, &body);
+        let opened = tokio::select! {
+            biased;
+            gone = self.sides.down.gone() => return gone_input(gone),
+            () = self.sides.inbox.abandoned() => return Input::Abandoned,
+            opened = open => opened,
+        };
+        match opened {
+            Ok(answer) => {
+                self.report.status = Some(answer.status);
+                self.report.head = Some(self.started.elapsed());
+                self.report.upstream_reused = answer.is_reused;
+                let is_held = self.request.held_statuses.contains(&answer.status);
+                self.answer = Some(answer);
+                if is_held {
+                    return self.fail(Kind::UpstreamStatus.into(), Input::HeldHead);
+                }
+                Input::Head
+            }
+            Err(error) if is_timeout(&error) => self.fail(error, Input::TimedOut),
+            Err(error) => self.fail(error, Input::Failed),
+        }
+    }
+
+    /// Reads events and hands them on until the body ends, somebody fails, or nobody reads.
+    async fn stream(&mut self) -> Input {
+        let Some(mut answer) = self.answer.take() else { return Input::Failed };
+        let mut watch = Watch::new(self.request.idle_timeout, self.sides.worker.config.timeouts.stalled_reader_s);
+        let result = poll_fn(|cx| self.poll_stream(cx, &mut answer.body, &mut watch)).await;
+        self.answer = Some(answer);
+        match result {
+            Ok(input) => input,
+            Err(error) if is_timeout(&error) => self.fail(error, Input::TimedOut),
+            Err(error) => self.fail(error, Input::Failed),
+        }
+    }
+
+    fn poll_stream(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut AnswerBody,
+        watch: &mut Watch,
+    ) -> Poll<Result<Input, Error>> {
+        let budget = self.sides.worker.config.limits.stream_budget_bytes;
+        for turn in 0.. {
+            let may_read = self.sides.down.queued() < budget;
+            let read = if may_read { self.poll_read(cx, body, watch) } else { Poll::Pending };
+            match self.sides.down.poll_flush(cx) {
+                Poll::Ready(Ok(())) => watch.handle_flushed(self.started, &mut self.report),
+                Poll::Ready(Err(gone)) => return Poll::Ready(Ok(gone_input(gone))),
+                Poll::Pending => watch.handle_blocked(self.sides.down.taken()),
+            }
+            match read {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(Input::End)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                // A flush that made room for reading again must be followed by a read, which registers for more.
+                Poll::Pending if !may_read && self.sides.down.queued() < budget => {}
+                Poll::Pending => break,
+            }
+            if turn == READS_PER_TURN {
+                cx.waker().wake_by_ref();
+                break;
+            }
+        }
+        if let Poll::Ready(input) = self.poll_interrupt(cx) {
+            return Poll::Ready(Ok(input));
+        }
+        watch.poll_timeout(cx, self.sides.down.queued() >= budget)
+    }
+
+    /// Reads once; false at the body's end.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut AnswerBody,
+        watch: &mut Watch,
+    ) -> Poll<Result<bool, Error>> {
+        let Job { splitter, report, sides, .. } = self;
+        let (mut events, mut bytes) = (0, 0);
+        let read = body.poll(cx, |data| {
+            bytes += data.len() as u64;
+            splitter.handle_data(data, |unit| {
+                events += u64::from(unit.is_event);
+                sides.down.queue_data(&unit);
+            });
+        });
+        if bytes > 0 {
+            report.bytes += bytes;
+            report.events += events;
+            sides.progress.bytes.store(report.bytes, Ordering::Relaxed);
+            sides.progress.events.store(report.events, Ordering::Relaxed);
+            watch.handle_arrival(Instant::now(), events, report);
+        }
+        match read {
+            Poll::Ready(Ok(upstream::Progress::Data)) => Poll::Ready(Ok(true)),
+            Poll::Ready(Ok(upstream::Progress::End(trailers))) => {
+                self.trailers = trailers;
+                Poll::Ready(Ok(false))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Waits until everything queued is with the transport.
+    async fn flush(&mut self) -> Input {
+        // hyper pulls the last frames only when it is told that they are the last.
+        let is_finishing = self.machine.state() == headrace_core::relay::State::Finishing;
+        if is_finishing && matches!(self.sides.down, Downstream::Tcp(_)) {
+            self.sides.down.finish();
+        }
+        let stalled = self.sides.worker.config.timeouts.stalled_reader_s;
+        let mut timer = Box::pin(sleep(stalled));
+        poll_fn(|cx| {
+            match self.sides.down.poll_flush(cx) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Input::Flushed),
+                Poll::Ready(Err(gone)) => return Poll::Ready(gone_input(gone)),
+                Poll::Pending => {}
+            }
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Input::Stalled);
+            }
+            self.poll_interrupt(cx)
+        })
+        .await
+    }
+
+    /// The client is gone, or the handler gave up.
+    fn poll_interrupt(&mut self, cx: &mut Context<'_>) -> Poll<Input> {
+        if let Poll::Ready(gone) = self.sides.down.poll_gone(cx) {
+            return Poll::Ready(gone_input(gone));
+        }
+        let abandoned = std::pin::pin!(self.sides.inbox.abandoned());
+        abandoned.poll(cx).map(|()| Input::Abandoned)
+    }
+
+    fn fail(&mut self, error: Error, input: Input) -> Input {
+        self.report.error = Some(error);
+        input
+    }
+
+    /// Does what the table asks for.
+    async fn act(&mut self, input: Input) {
+        if input == Input::Stalled {
+            self.report.error = Some(Kind::ClientStalled.into());
+        }
+        for action in self.machine.handle(input) {
+            match action {
+                Action::SendHead => self.send_head(),
+                Action::PoolUpstream => {
+                    if let Some(answer) = self.answer.take() {
+                        answer.body.pool(self.sides.worker, &self.request.upstream.target);
+                    }
+                }
+                Action::CloseUpstream => self.answer = None,
+                Action::QueueRest => {
+                    let Job { splitter, report, sides, .. } = self;
+                    splitter.handle_end(|unit| {
+                        report.events += u64::from(unit.is_event);
+                        sides.down.queue_data(&unit);
+                    });
+                    if let Some(trailers) = self.trailers.take() {
+                        self.sides.down.queue_trailers(&trailers);
+                    }
+                }
+                Action::QueueErrorEvent => self.queue_error_event(),
+                Action::Finish => {
+                    self.sides.down.finish();
+                    self.report.end = End::Finished;
+                }
+                Action::Reset => self.reset(input).await,
+            }
+        }
+    }
+
+    fn send_head(&mut self) {
+        let Some(answer) = &mut self.answer else { return };
+        let mut headers = std::mem::take(&mut answer.headers);
+        fields::strip_hop_by_hop(&mut headers);
+        for (name, value) in &self.request.headers {
+            headers.insert(name, value.clone());
+        }
+        self.sides.worker.finish_headers(&mut headers);
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let framing = Framing::of(text(http::header::CONTENT_TYPE), text(http::header::CONTENT_ENCODING));
+        self.report.framing = framing;
+        self.has_length = headers.contains_key(http::header::CONTENT_LENGTH);
+        self.splitter = Splitter::new(framing, self.sides.worker.config.limits.max_event_bytes);
+        self.sides.down.queue_head(answer.status, &headers);
+        *self.sides.kept_body = None;
+    }
+
+    fn queue_error_event(&mut self) {
+        let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
+        let event = self.splitter.poll_error_event(error.kind.slug(), error.kind.sentence());
+        if let Some(event) = event.filter(|_| !self.sides.is_head_request && !self.has_length) {
+            self.sides.down.queue_data(&Unit { held: &[], fresh: &event, is_event: true });
+        }
+    }
+
+    async fn reset(&mut self, input: Input) {
+        self.report.end = End::Reset;
+        if input == Input::Flushed {
+            // A reset that overtakes the error event would take it back: let the client read it first.
+            let settle = sleep(self.sides.down.settle_time());
+            tokio::select! {
+                () = settle => {}
+                _ = self.sides.down.gone() => {}
+                () = self.sides.inbox.abandoned() => {}
+            }
+        }
+        let kind = match input {
+            Input::Stopped | Input::Lost => Kind::Stopped,
+            _ => Kind::Internal,
+        };
+        self.sides.down.reset(kind.h3_code());
+    }
+}
+
+fn gone_input(gone: Gone) -> Input {
+    match gone {
+        Gone::Stopped => Input::Stopped,
+        Gone::Lost => Input::Lost,
+    }
+}
+
+fn is_timeout(error: &Error) -> bool {
+    matches!(error.kind, Kind::UpstreamConnectTimeout | Kind::UpstreamHeadTimeout | Kind::UpstreamIdleTimeout)
+}
+
+/// The times of one stream. One timer, set again only when it fires: an event costs two looks at the clock and no
+/// more.
+struct Watch {
+    idle: Duration,
+    stalled: Duration,
+    /// Last sign of life of the upstream.
+    last_read: Instant,
+    /// Since when the client has taken nothing beyond so many bytes.
+    blocked: Option<(Instant, u64)>,
+    /// Arrival of the last event.
+    last_event: Option<Instant>,
+    /// Arrival of the first event that is not with the transport yet.
+    waiting_since: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    fn new(idle: Duration, stalled: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            idle,
+            stalled,
+            last_read: now,
+            blocked: None,
+            last_event: None,
+            waiting_since: None,
+            timer: Box::pin(sleep(idle.min(stalled))),
+        }
+    }
+
+    fn handle_arrival(&mut self, now: Instant, events: u64, report: &mut RelayReport) {
+        self.last_read = now;
+        if events == 0 {
+            return;
+        }
+        if let Some(last) = self.last_event.replace(now) {
+            report.gaps.record(now - last);
+        }
+        // Events that came in one read came at once.
+        for _ in 1..events {
+            report.gaps.record(Duration::ZERO);
+        }
+        self.waiting_since.get_or_insert(now);
+    }
+
+    fn handle_flushed(&mut self, started: Instant, report: &mut RelayReport) {
+        self.blocked = None;
+        if let Some(since) = self.waiting_since.take() {
+            let now = Instant::now();
+            report.holds.record(now - since);
+            report.first_event.get_or_insert(now - started);
+        }
+    }
+
+    /// `taken`: all bytes that the transport has taken so far.
+    fn handle_blocked(&mut self, taken: u64) {
+        if self.blocked.is_none_or(|(_, before)| before != taken) {
+            self.blocked = Some((Instant::now(), taken));
+        }
+    }
+
+    fn poll_timeout(&mut self, cx: &mut Context<'_>, is_paused: bool) -> Poll<Result<Input, Error>> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if is_paused {
+                // Nothing was read because nothing may be: that is not the upstream's silence.
+                self.last_read = now;
+            }
+            let stall_end = self.blocked.map(|(since, _)| since + self.stalled);
+            if stall_end.is_some_and(|end| end <= now) {
+                return Poll::Ready(Ok(Input::Stalled));
+            }
+            let idle_end = self.last_read + self.idle;
+            if idle_end <= now {
+                return Poll::Ready(Err(Kind::UpstreamIdleTimeout.into()));
+            }
+            let next = stall_end.unwrap_or(now + self.stalled).min(idle_end);
+            self.timer = Box::pin(sleep_until(next.into()));
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,236 @@
+//! From the engine's threads to one asyncio loop.
+//!
+//! In: results and new exchanges, pushed by any thread. Out: futures resolved and handlers called on the loop's own
+//! thread. The engine's threads push to a queue and write to an eventfd only when the queue was empty; the loop reads
+//! the eventfd and drains the queue in batches. So no thread of the engine ever waits for the GIL, and a burst costs
+//! the loop one wake-up. The queue holds at most one entry per exchange and per call that is awaited, all of which are
+//! bounded (`limits.max_exchanges`).
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use headrace_core::Error;
+use headrace_net::client::ClientConnection;
+use headrace_net::downstream::Gone;
+use headrace_net::exchange;
+use headrace_net::relay;
+use headrace_net::reply::Reply;
+use headrace_net::server::Fetched;
+use pyo3::exceptions::PyOSError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::client::Connection;
+use crate::errors;
+use crate::exchange::Exchange;
+use crate::fields;
+use crate::report::RelayReport;
+
+/// Entries handled before the loop gets its turn.
+const BATCH: usize = 512;
+
+/// What a call came to; becomes a Python value on the loop's thread.
+pub enum Outcome {
+    Nothing,
+    Bytes(Bytes),
+    Report(Box<relay::RelayReport>),
+    Gone(Gone),
+    Count(usize),
+    Fetched(Fetched),
+    Connected(ClientConnection),
+}
+
+enum Entry {
+    Completed { id: u64, result: Result<Outcome, Error> },
+    Exchange { handler: u64, exchange: exchange::Exchange },
+}
+
+/// The end that the engine's threads hold.
+pub struct Queue {
+    entries: Mutex<VecDeque<Entry>>,
+    eventfd: OwnedFd,
+    next: AtomicU64,
+}
+
+impl Queue {
+    fn push(&self, entry: Entry) {
+        let was_empty = {
+            let mut entries = self.lock();
+            entries.push_back(entry);
+            entries.len() == 1
+        };
+        if was_empty {
+            self.signal();
+        }
+    }
+
+    pub fn push_exchange(&self, handler: u64, exchange: exchange::Exchange) {
+        self.push(Entry::Exchange { handler, exchange });
+    }
+
+    fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: the descriptor is ours and open, and 8 bytes are what an eventfd takes. It cannot be full.
+        unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One per asyncio loop: `loop.add_reader(bridge.fileno(), bridge.drain)`.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Bridge {
+    queue: Arc<Queue>,
+    /// Futures that wait for a result, by the number of their call. Touched on the loop's thread alone.
+    futures: Mutex<HashMap<u64, Py<PyAny>>>,
+    /// What takes new exchanges, by the number of their server.
+    handlers: Mutex<HashMap<u64, Py<PyAny>>>,
+    create_future: Py<PyAny>,
+}
+
+#[pymethods]
+impl Bridge {
+    #[new]
+    fn new(event_loop: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // SAFETY: a plain system call; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(PyOSError::new_err(std::io::Error::last_os_error().to_string()));
+        }
+        // SAFETY: the descriptor was just made, and nobody else has it.
+        let eventfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let queue = Queue { entries: Mutex::default(), eventfd, next: AtomicU64::new(1) };
+        Ok(Self {
+            queue: Arc::new(queue),
+            futures: Mutex::default(),
+            handlers: Mutex::default(),
+            create_future: event_loop.getattr("create_future")?.unbind(),
+        })
+    }
+
+    /// The descriptor that is readable when there is something to drain.
+    fn fileno(&self) -> i32 {
+        self.queue.eventfd.as_raw_fd()
+    }
+
+    /// Resolves futures and hands over exchanges. Call on the loop's thread.
+    fn drain(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, bridge) = (slf.py(), slf.get());
+        let mut seen = 0u64;
+        // SAFETY: the descriptor is ours and open, and `seen` has room for the 8 bytes.
+        unsafe { libc::read(bridge.queue.eventfd.as_raw_fd(), (&raw mut seen).cast(), 8) };
+        let (batch, is_more) = {
+            let mut entries = bridge.queue.lock();
+            let count = entries.len().min(BATCH);
+            (entries.drain(..count).collect::<Vec<_>>(), !entries.is_empty())
+        };
+        if is_more {
+            bridge.queue.signal();
+        }
+        for entry in batch {
+            match entry {
+                Entry::Completed { id, result } => {
+                    let future = lock(&bridge.futures).remove(&id);
+                    if let Some(future) = future {
+                        resolve(slf, future.bind(py), result)?;
+                    }
+                }
+                Entry::Exchange { handler, exchange } => {
+                    let callback = lock(&bridge.handlers).get(&handler).map(|callback| callback.clone_ref(py));
+                    // Without a handler the exchange is dropped here, which resets it.
+                    if let Some(callback) = callback {
+                        callback.call1(py, (Exchange::new(exchange, slf.clone().unbind()),))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let (waiting, queued) = (lock(&self.futures).len(), self.queue.lock().len());
+        format!("<Bridge {waiting} awaited, {queued} queued>")
+    }
+}
+
+impl Bridge {
+    /// Starts a call; the future resolves with what its reply is sent.
+    pub fn call<'py, T: Send + 'static>(
+        &self,
+        py: Python<'py>,
+        convert: fn(T) -> Outcome,
+        start: impl FnOnce(Reply<T>) -> Result<(), Error>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let id = self.queue.next.fetch_add(1, Ordering::Relaxed);
+        let future = self.create_future.bind(py).call0()?;
+        lock(&self.futures).insert(id, future.clone().unbind());
+        let queue = self.queue.clone();
+        let reply = Reply::new(move |result: Result<T, Error>| {
+            queue.push(Entry::Completed { id, result: result.map(convert) });
+        });
+        start(reply).map_err(|error| {
+            lock(&self.futures).remove(&id);
+            errors::to_py(py, &error)
+        })?;
+        Ok(future)
+    }
+
+    /// Registers a handler of exchanges; the number goes to [`Queue::push_exchange`].
+    pub fn add_handler(&self, callback: Py<PyAny>) -> (u64, Arc<Queue>) {
+        let number = self.queue.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.handlers).insert(number, callback);
+        (number, self.queue.clone())
+    }
+
+    pub fn remove_handler(&self, number: u64) {
+        lock(&self.handlers).remove(&number);
+    }
+}
+
+fn resolve(
+    bridge: &Bound<'_, Bridge>,
+    future: &Bound<'_, PyAny>,
+    result: Result<Outcome, Error>,
+) -> PyResult<()> {
+    let py = bridge.py();
+    // Cancelled meanwhile: nobody waits.
+    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+        return Ok(());
+    }
+    match result.map(|outcome| to_py(bridge, outcome)) {
+        Ok(value) => future.call_method1(intern!(py, "set_result"), (value?,))?,
+        Err(error) => {
+            future.call_method1(intern!(py, "set_exception"), (errors::exception(py, &error)?,))?
+        }
+    };
+    Ok(())
+}
+
+fn to_py<'py>(bridge: &Bound<'py, Bridge>, outcome: Outcome) -> PyResult<Bound<'py, PyAny>> {
+    let py = bridge.py();
+    Ok(match outcome {
+        Outcome::Nothing => py.None().into_bound(py),
+        Outcome::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Outcome::Report(report) => Bound::new(py, RelayReport::new(*report))?.into_any(),
+        Outcome::Gone(Gone::Stopped) => intern!(py, "stopped").clone().into_any(),
+        Outcome::Gone(Gone::Lost) => intern!(py, "lost").clone().into_any(),
+        Outcome::Count(count) => count.into_pyobject(py)?.into_any(),
+        Outcome::Fetched(fetched) => {
+            let headers = fields::to_py(py, &fetched.headers)?;
+            (fetched.status.as_u16(), headers, PyBytes::new(py, &fetched.body)).into_pyobject(py)?.into_any()
+        }
+        Outcome::Connected(connection) => {
+            Bound::new(py, Connection::new(connection, bridge.clone().unbind()))?.into_any()
+        }
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,298 @@
+//! The handler's end of one exchange, for Python.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_core::{Error, Kind};
+use headrace_net::exchange::{self, Command, Phase};
+use headrace_net::relay;
+use headrace_net::upstream::UpstreamRequest;
+use http::header::HeaderMap;
+use http::{Method, StatusCode};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::bridge::{Bridge, Outcome};
+use crate::server::Target;
+use crate::{errors, fields};
+
+/// What the client asked, but for the body.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Request(Arc<exchange::Request>);
+
+#[pymethods]
+impl Request {
+    #[getter]
+    fn method(&self) -> &str {
+        self.0.head.method.as_str()
+    }
+
+    #[getter]
+    fn scheme(&self) -> &str {
+        &self.0.head.scheme
+    }
+
+    #[getter]
+    fn authority(&self) -> &str {
+        &self.0.head.authority
+    }
+
+    /// Path and query, as the client sent them.
+    #[getter]
+    fn target(&self) -> &str {
+        &self.0.head.path
+    }
+
+    /// The path without its query.
+    #[getter]
+    fn path(&self) -> &str {
+        self.0.head.path.split('?').next().unwrap_or("")
+    }
+
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        fields::to_py(py, &self.0.head.headers)
+    }
+
+    /// The first value of a field; `None` when the client did not send it.
+    fn header(&self, name: &str) -> Option<String> {
+        self.0.head.headers.get(name).map(fields::text)
+    }
+
+    #[getter]
+    fn protocol(&self) -> &'static str {
+        self.0.protocol.name()
+    }
+
+    #[getter]
+    fn client(&self) -> (String, u16) {
+        (self.0.client.ip().to_canonical().to_string(), self.0.client.port())
+    }
+
+    #[getter]
+    fn early_data(&self) -> bool {
+        self.0.is_early_data
+    }
+
+    fn __repr__(&self) -> String {
+        let head = &self.0.head;
+        format!("<Request {} {} {}>", head.method, head.path, self.0.protocol.name())
+    }
+}
+
+/// What an upstream is to be asked, and how long to wait for it.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct RelayRequest(relay::RelayRequest);
+
+#[pymethods]
+impl RelayRequest {
+    /// The client's request goes on as it came, but for the fields in `remove` and `set` and, unless it is `None`,
+    /// the body.
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (
+        request, target, path, *, remove, set, body, connect_timeout, head_timeout, idle_timeout, held_statuses,
+        answer_headers
+    ))]
+    fn new(
+        py: Python<'_>,
+        request: &Request,
+        target: &Target,
+        path: String,
+        remove: Vec<String>,
+        set: Vec<(String, String)>,
+        body: Option<&[u8]>,
+        connect_timeout: f64,
+        head_timeout: f64,
+        idle_timeout: f64,
+        held_statuses: Vec<u16>,
+        answer_headers: Vec<(String, String)>,
+    ) -> PyResult<Self> {
+        let build = || {
+            let mut headers = request.0.head.headers.clone();
+            for name in &remove {
+                headers.remove(name);
+            }
+            for (name, value) in fields::from_py(&set)? {
+                if let Some(name) = name {
+                    headers.insert(name, value);
+                }
+            }
+            let upstream = UpstreamRequest {
+                target: target.0.clone(),
+                method: request.0.head.method.clone(),
+                path,
+                headers,
+                connect_timeout: seconds("connect_timeout", connect_timeout)?,
+                head_timeout: seconds("head_timeout", head_timeout)?,
+            };
+            Ok(Self(relay::RelayRequest {
+                upstream,
+                body: body.map(Bytes::copy_from_slice),
+                idle_timeout: seconds("idle_timeout", idle_timeout)?,
+                held_statuses: held_statuses.iter().map(|&code| status(code)).collect::<Result<_, _>>()?,
+                headers: fields::from_py(&answer_headers)?,
+            }))
+        };
+        build().map_err(|error| errors::to_py(py, &error))
+    }
+
+    fn __repr__(&self) -> String {
+        let upstream = &self.0.upstream;
+        format!("<RelayRequest {} {} {}>", upstream.method, upstream.target.authority(), upstream.path)
+    }
+}
+
+/// One request and its answer. Dropping it resets an answer that is not finished.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Exchange {
+    inner: exchange::Exchange,
+    bridge: Py<Bridge>,
+}
+
+impl Exchange {
+    pub fn new(inner: exchange::Exchange, bridge: Py<Bridge>) -> Self {
+        Self { inner, bridge }
+    }
+
+    fn call<'py, T: Send + 'static>(
+        &self,
+        py: Python<'py>,
+        convert: fn(T) -> Outcome,
+        command: impl FnOnce(headrace_net::reply::Reply<T>) -> Command,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.bridge.get().call(py, convert, |reply| self.inner.command(command(reply)))
+    }
+}
+
+const NOTHING: fn(()) -> Outcome = |()| Outcome::Nothing;
+
+#[pymethods]
+impl Exchange {
+    #[getter]
+    fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    #[getter]
+    fn request(&self) -> Request {
+        Request(self.inner.request.clone())
+    }
+
+    /// `open`, `answering`, `relaying`, `finished` or `reset`.
+    #[getter]
+    fn phase(&self) -> &'static str {
+        match self.inner.progress.phase() {
+            Phase::Open => "open",
+            Phase::Answering => "answering",
+            Phase::Relaying => "relaying",
+            Phase::Finished => "finished",
+            Phase::Reset => "reset",
+        }
+    }
+
+    #[getter]
+    fn events(&self) -> u64 {
+        self.inner.progress.events.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.inner.progress.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The whole body.
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, Outcome::Bytes, Command::Body)
+    }
+
+    /// Sends the head of an answer.
+    fn respond<'py>(
+        &self,
+        py: Python<'py>,
+        status: u16,
+        headers: Vec<(String, String)>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (status, headers) = head(py, status, &headers)?;
+        self.call(py, NOTHING, |reply| Command::Respond { status, headers, reply })
+    }
+
+    /// Sends bytes as one DATA frame; resolves once they fit the stream's budget.
+    fn send<'py>(&self, py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        let data = Bytes::copy_from_slice(data);
+        self.call(py, NOTHING, |reply| Command::Send { data, reply })
+    }
+
+    /// Ends the answer.
+    #[pyo3(signature = (trailers=None))]
+    fn finish<'py>(
+        &self,
+        py: Python<'py>,
+        trailers: Option<Vec<(String, String)>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let trailers = trailers.map(|pairs| fields::from_py(&pairs)).transpose();
+        let trailers = trailers.map_err(|error| errors::to_py(py, &error))?;
+        self.call(py, NOTHING, |reply| Command::Finish { trailers, reply })
+    }
+
+    /// Sends a whole answer.
+    fn answer<'py>(
+        &self,
+        py: Python<'py>,
+        status: u16,
+        headers: Vec<(String, String)>,
+        body: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (status, headers) = head(py, status, &headers)?;
+        let body = Bytes::copy_from_slice(body);
+        self.call(py, NOTHING, |reply| Command::Answer { status, headers, body, reply })
+    }
+
+    /// Breaks the answer off. Never waits; does nothing once the answer is over.
+    fn reset(&self, code: u64) {
+        // A full queue ends the same way: the handle is dropped soon.
+        let _ = self.inner.command(Command::Reset { code });
+    }
+
+    /// Relays an upstream's answer; resolves with a `RelayReport`.
+    fn relay<'py>(&self, py: Python<'py>, request: &RelayRequest) -> PyResult<Bound<'py, PyAny>> {
+        let request = Box::new(request.0.clone());
+        self.call(py, Outcome::Report, |reply| Command::Relay { request, reply })
+    }
+
+    /// Resolves with `"stopped"` or `"lost"` when the client is gone.
+    fn gone<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, Outcome::Gone, Command::Gone)
+    }
+
+    fn __repr__(&self) -> String {
+        let kilobytes = self.bytes() as f64 / 1000.0;
+        format!(
+            "<Exchange {} {} {} {} events {kilobytes:.1} kB>",
+            self.inner.id,
+            self.phase().to_uppercase(),
+            self.inner.request.protocol.name(),
+            self.events(),
+        )
+    }
+}
+
+fn head(py: Python<'_>, code: u16, pairs: &[(String, String)]) -> PyResult<(StatusCode, HeaderMap)> {
+    let build = || Ok((status(code)?, fields::from_py(pairs)?));
+    build().map_err(|error: Error| errors::to_py(py, &error))
+}
+
+pub fn status(code: u16) -> Result<StatusCode, Error> {
+    StatusCode::from_u16(code).map_err(|_| Error::new(Kind::Misuse, format!("{code} is no HTTP status")))
+}
+
+pub fn seconds(name: &str, value: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| Error::new(Kind::Misuse, format!("{name}: {value} is no number of seconds")))
+}
+
+pub fn method(name: &str) -> Result<Method, Error> {
+    Method::from_bytes(name.as_bytes()).map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
+}

@@ -1,0 +1,38 @@
+//! Header fields across the seam: Python has them as a list of pairs of `str` (Latin-1, as ASGI and WSGI have them).
+
+use headrace_core::{Error, Kind, fields};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+/// # Errors
+/// [`Kind::Misuse`] that names the field.
+pub fn from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {
+    let mut headers = HeaderMap::with_capacity(pairs.len());
+    for (name, value) in pairs {
+        let (name, value) = (self::name(name)?, self::value(name, value)?);
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+pub fn name(name: &str) -> Result<HeaderName, Error> {
+    HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no name of a header field")))
+}
+
+fn value(name: &str, value: &str) -> Result<HeaderValue, Error> {
+    let bad = || Error::new(Kind::Misuse, format!("{value:?} cannot be the value of {name}"));
+    let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c as u32).ok()).collect();
+    let bytes = bytes.filter(|bytes| fields::is_valid_value(bytes)).ok_or_else(bad)?;
+    HeaderValue::from_bytes(&bytes).map_err(|_| bad())
+}
+
+pub fn to_py<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py, PyList>> {
+    let pairs = headers.iter().map(|(name, value)| (PyString::intern(py, name.as_str()), text(value)));
+    PyList::new(py, pairs.collect::<Vec<_>>())
+}
+
+pub fn text(value: &HeaderValue) -> String {
+    value.as_bytes().iter().map(|&byte| char::from(byte)).collect()
+}

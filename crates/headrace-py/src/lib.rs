@@ -1,0 +1,44 @@
+//! `headrace._engine`: the seam between the engine and Python.
+//!
+//! In: a configuration as one JSON text, handles, commands. Out: awaitables, whole values, errors. It decides nothing
+//! and has no defaults. No thread of the engine ever waits for the GIL (`bridge.rs`).
+
+mod bridge;
+mod client;
+mod errors;
+mod exchange;
+mod fields;
+mod report;
+mod server;
+
+use pyo3::prelude::*;
+
+/// What this binary is: version, profile, and the pinned versions that decide what goes on the wire.
+#[pyfunction]
+fn build_info() -> Vec<(&'static str, &'static str)> {
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    vec![("version", env!("CARGO_PKG_VERSION")), ("profile", profile)]
+}
+
+/// Nanoseconds of the clock by which the engine stamps what it receives; the one of `time.monotonic_ns()`.
+#[pyfunction]
+fn monotonic_ns() -> u64 {
+    headrace_net::client_stream::monotonic_ns()
+}
+
+#[pymodule(gil_used = true)]
+fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(build_info, module)?)?;
+    module.add_function(wrap_pyfunction!(monotonic_ns, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::error_kinds, module)?)?;
+    module.add_class::<bridge::Bridge>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<server::Target>()?;
+    module.add_class::<exchange::Exchange>()?;
+    module.add_class::<exchange::Request>()?;
+    module.add_class::<exchange::RelayRequest>()?;
+    module.add_class::<report::RelayReport>()?;
+    module.add_class::<client::Connection>()?;
+    module.add_class::<client::Stream>()?;
+    Ok(())
+}

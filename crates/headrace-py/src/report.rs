@@ -1,0 +1,121 @@
+//! How a relay went, for Python. Durations are seconds.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use headrace_core::stats::Histogram;
+use headrace_net::relay;
+use pyo3::prelude::*;
+
+use crate::errors;
+
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct RelayReport(relay::RelayReport);
+
+impl RelayReport {
+    pub fn new(report: relay::RelayReport) -> Self {
+        Self(report)
+    }
+}
+
+#[pymethods]
+impl RelayReport {
+    /// `done`, `stopped`, `lost`, `upstream_failed`, `timeout` or `abandoned`.
+    #[getter]
+    fn cause(&self) -> &'static str {
+        self.0.cause.name()
+    }
+
+    /// What went wrong, as an exception that was not raised.
+    #[getter]
+    fn error<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.error.as_ref().map(|error| errors::exception(py, error)).transpose()
+    }
+
+    /// Nothing was sent to the client: another upstream may be tried.
+    #[getter]
+    fn untouched(&self) -> bool {
+        self.0.end == relay::End::Untouched
+    }
+
+    /// The upstream's status.
+    #[getter]
+    fn status(&self) -> Option<u16> {
+        self.0.status.map(|status| status.as_u16())
+    }
+
+    /// `sse`, `ndjson` or `raw`.
+    #[getter]
+    fn framing(&self) -> &'static str {
+        self.0.framing.name()
+    }
+
+    /// Unix time at which the relay began.
+    #[getter]
+    fn started(&self) -> f64 {
+        self.0.started.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+    }
+
+    /// Until the upstream's head had come.
+    #[getter]
+    fn head(&self) -> Option<f64> {
+        self.0.head.map(|time| time.as_secs_f64())
+    }
+
+    /// Until the first event was with the transport.
+    #[getter]
+    fn ttft(&self) -> Option<f64> {
+        self.0.first_event.map(|time| time.as_secs_f64())
+    }
+
+    #[getter]
+    fn duration(&self) -> f64 {
+        self.0.duration.as_secs_f64()
+    }
+
+    #[getter]
+    fn events(&self) -> u64 {
+        self.0.events
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    #[getter]
+    fn upstream_reused(&self) -> bool {
+        self.0.upstream_reused
+    }
+
+    /// Gaps between events as `(upper edge, count)`.
+    #[getter]
+    fn gaps(&self) -> Vec<(f64, u32)> {
+        buckets(&self.0.gaps)
+    }
+
+    /// The gap below which the share `q` (0 to 1) of all gaps lies, within 12 %.
+    fn gap(&self, q: f64) -> f64 {
+        self.0.gaps.quantile(q).as_secs_f64()
+    }
+
+    /// Times that events spent in the gateway, as `(upper edge, count)`.
+    #[getter]
+    fn holds(&self) -> Vec<(f64, u32)> {
+        buckets(&self.0.holds)
+    }
+
+    fn __repr__(&self) -> String {
+        let status = self.0.status.map_or("-".to_owned(), |status| status.as_u16().to_string());
+        format!(
+            "<RelayReport {} {status} {} events {:.1} kB {:.0} ms>",
+            self.0.cause.name(),
+            self.0.events,
+            self.0.bytes as f64 / 1000.0,
+            self.0.duration.as_secs_f64() * 1000.0,
+        )
+    }
+}
+
+fn buckets(histogram: &Histogram) -> Vec<(f64, u32)> {
+    histogram.buckets().map(|(edge, count)| (edge.as_secs_f64(), count)).collect()
+}

@@ -1,0 +1,171 @@
+//! The server, for Python.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use headrace_core::{Error, Kind};
+use headrace_net::config::ServerConfig;
+use headrace_net::exchange;
+use headrace_net::server::{self, Handler};
+use headrace_net::upstream::{self, UpstreamProtocol, UpstreamRequest};
+use pyo3::prelude::*;
+
+use crate::bridge::{Bridge, Outcome, Queue};
+use crate::exchange::{method, seconds};
+use crate::{errors, fields};
+
+/// Where a model server is.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Target(pub upstream::Target);
+
+#[pymethods]
+impl Target {
+    /// `protocol`: `auto`, `http1` or `http2`.
+    #[new]
+    fn new(py: Python<'_>, tls: bool, host: String, port: u16, protocol: &str) -> PyResult<Self> {
+        let protocol = match protocol {
+            "auto" => UpstreamProtocol::Auto,
+            "http1" => UpstreamProtocol::Http1,
+            "http2" => UpstreamProtocol::Http2,
+            other => {
+                let error = Error::new(Kind::Misuse, format!("{other:?} is no protocol of an upstream"));
+                return Err(errors::to_py(py, &error));
+            }
+        };
+        Ok(Self(upstream::Target { is_tls: tls, host, port, protocol }))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Target {}>", self.0.authority())
+    }
+}
+
+/// Hands exchanges to the loop.
+struct ToLoop {
+    queue: Arc<Queue>,
+    number: u64,
+}
+
+impl Handler for ToLoop {
+    fn handle_exchange(&self, exchange: exchange::Exchange) {
+        self.queue.push_exchange(self.number, exchange);
+    }
+}
+
+/// A running server. Dropping it closes every connection.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Server {
+    inner: server::Server,
+    bridge: Py<Bridge>,
+    number: u64,
+}
+
+#[pymethods]
+impl Server {
+    /// Binds, and starts the workers; `on_exchange` is called with each exchange on the bridge's loop.
+    #[staticmethod]
+    fn start(
+        py: Python<'_>,
+        config_json: &str,
+        bridge: Py<Bridge>,
+        on_exchange: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let config: ServerConfig = serde_json::from_str(config_json)
+            .map_err(|error| errors::to_py(py, &Error::new(Kind::Config, error.to_string())))?;
+        let (number, queue) = bridge.get().add_handler(on_exchange);
+        let handler = Box::new(ToLoop { queue, number });
+        match py.detach(|| server::Server::start(config, handler)) {
+            Ok(inner) => Ok(Self { inner, bridge, number }),
+            Err(error) => {
+                bridge.get().remove_handler(number);
+                Err(errors::to_py(py, &error))
+            }
+        }
+    }
+
+    #[getter]
+    fn address(&self) -> (String, u16) {
+        (self.inner.address.ip().to_string(), self.inner.address.port())
+    }
+
+    /// Whether the kernel delivers datagrams by connection ID.
+    #[getter]
+    fn steered(&self) -> bool {
+        self.inner.is_steered()
+    }
+
+    /// Gauges and counts.
+    fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        let counters = &self.inner.shared.counters;
+        vec![
+            ("exchanges", counters.exchanges.load(Ordering::Relaxed) as u64),
+            ("connections", counters.connections.load(Ordering::Relaxed) as u64),
+            ("handshakes", counters.handshakes.load(Ordering::Relaxed) as u64),
+            ("exchanges_total", counters.exchanges_total.load(Ordering::Relaxed)),
+            ("connections_total", counters.connections_total.load(Ordering::Relaxed)),
+            ("refused_total", counters.refused_total.load(Ordering::Relaxed)),
+            ("breaches_total", counters.breaches_total.load(Ordering::Relaxed)),
+            ("buffered_bytes", self.inner.shared.memory.used() as u64),
+            ("pooled_upstreams", self.inner.pooled() as u64),
+        ]
+    }
+
+    /// Asks an upstream on the gateway's own behalf; resolves with `(status, headers, body)`.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (target, verb, path, headers, body, *, connect_timeout, head_timeout, max_bytes))]
+    fn fetch<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Target,
+        verb: &str,
+        path: String,
+        headers: Vec<(String, String)>,
+        body: &[u8],
+        connect_timeout: f64,
+        head_timeout: f64,
+        max_bytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let build = || {
+            Ok(UpstreamRequest {
+                target: target.0.clone(),
+                method: method(verb)?,
+                path,
+                headers: fields::from_py(&headers)?,
+                connect_timeout: seconds("connect_timeout", connect_timeout)?,
+                head_timeout: seconds("head_timeout", head_timeout)?,
+            })
+        };
+        let request = build().map_err(|error: Error| errors::to_py(py, &error))?;
+        let body = Bytes::copy_from_slice(body);
+        self.bridge.get().call(py, Outcome::Fetched, |reply| {
+            self.inner.fetch(request, body, max_bytes, reply);
+            Ok(())
+        })
+    }
+
+    /// Takes nothing new, waits at most `grace` seconds for what runs, closes; resolves with how many were cut.
+    fn drain<'py>(&self, py: Python<'py>, grace: f64) -> PyResult<Bound<'py, PyAny>> {
+        let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
+        self.bridge.get().call(py, Outcome::Count, |reply| {
+            self.inner.drain(grace, reply);
+            Ok(())
+        })
+    }
+
+    /// Closes every connection at once, and waits for the workers.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.inner.close());
+        self.bridge.get().remove_handler(self.number);
+    }
+
+    fn __repr__(&self) -> String {
+        let counters = &self.inner.shared.counters;
+        format!(
+            "<Server {} {} exchanges {} connections>",
+            self.inner.address,
+            counters.exchanges.load(Ordering::Relaxed),
+            counters.connections.load(Ordering::Relaxed),
+        )
+    }
+}

@@ -1,0 +1,25 @@
+"""headrace: LLM token streams over HTTP/3.
+
+A gateway before model servers, a server for handlers of your own, and a client, with a small Rust engine under them.
+"""
+
+from headrace._engine import build_info
+from headrace.config import Config
+from headrace.errors import HeadraceError
+from headrace.exchange import Exchange, Handler, RelayReport, RelayRequest, Request, Target
+from headrace.server import Server
+
+__version__ = dict(build_info())["version"]
+
+__all__ = [
+    "Config",
+    "Exchange",
+    "Handler",
+    "HeadraceError",
+    "RelayReport",
+    "RelayRequest",
+    "Request",
+    "Server",
+    "Target",
+    "__version__",
+]

@@ -1,0 +1,401 @@
+"""The configuration: every setting, its default, its unit and its reason, once.
+
+In: a TOML file, environment variables (`HEADRACE_SECTION__KEY`) and flags, the later ones winning. Out: a `Config`
+that cannot be wrong, or a `ConfigError` that names where the value came from, the key, and what was expected. Later
+code does not check again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings.sources import EnvSettingsSource, InitSettingsSource
+
+from headrace.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * 1024
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86_400 * 30)]
+Positive = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(ge=1024)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Listen(Section):
+    """Where clients connect: one port, UDP for HTTP/3 and TCP for HTTP/2 and HTTP/1.1."""
+
+    host: str = "127.0.0.1"
+    """Address or name; loopback by default, so that nothing is open to a network that was not meant to be. `::` is
+    every address, IPv4 too."""
+    port: Port = 4433
+    """0 lets the system choose."""
+    workers: Annotated[int, Field(ge=0, le=128)] = 0
+    """Threads that each own their connections; 0 is one per core, at most 8: beyond that, measure first."""
+    congestion: Literal["bbr", "cubic", "newreno"] = "bbr"
+    """Congestion controller of HTTP/3. CUBIC and NewReno shrink to almost nothing under random loss, which is what
+    mobile networks have; BBR keeps token streams flowing."""
+    steering: Literal["bpf", "forward"] = "bpf"
+    """How a datagram finds its worker: by the kernel (BPF, falls back by itself), or always by forwarding."""
+    alt_svc_max_age_s: Annotated[int, Field(ge=0)] = 86_400
+    """How long clients that came over TCP may remember that HTTP/3 is here (RFC 7838)."""
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers or min(os.cpu_count() or 1, 8)
+
+
+class Tls(Section):
+    """The certificate. Without one, a development certificate is made, which nobody else trusts."""
+
+    certificate: Path | None = None
+    """PEM: the leaf first, then its intermediates. ECDSA fits into the first flight of a handshake, RSA chains may
+    cost a round trip."""
+    key: Path | None = None
+    """PEM."""
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Tls:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together")
+        return self
+
+
+class Limits(Section):
+    """Bounds that fit a machine with 1 GB of memory. What many connections may hold at worst is
+    `max_connections x (connection_receive_window_bytes + connection_send_window_bytes)`, plus `max_buffered_bytes`."""
+
+    max_head_bytes: Size = 32 * KIB
+    """A request's header fields, decoded, 32 bytes added for each (RFC 9114 §4.2.2). Larger: 431."""
+    max_body_bytes: Positive = 32 * MIB
+    """A request's body: long prompts and a few images. Larger: 413."""
+    max_buffered_bytes: Positive = 256 * MIB
+    """All bodies that are being read or wait for their answer, together. Full: 503."""
+    max_event_bytes: Size = 256 * KIB
+    """One SSE event or NDJSON line that is held until it is complete; a longer one leaves in pieces."""
+    max_connections: Positive = 1000
+    max_handshakes: Positive = 256
+    """Handshakes at one time."""
+    retry_above_handshakes: Annotated[int, Field(ge=0)] = 100
+    """From so many handshakes on, a client must first show that its address is its own (Retry, RFC 9000 §8.1.2). It
+    costs a round trip, so not below."""
+    handshake_buffer_bytes: Size = 16 * KIB
+    """What one client may send before its handshake begins."""
+    max_streams_per_connection: Positive = 100
+    """Requests of one connection at one time: what HTTP/2 and HTTP/3 servers commonly allow."""
+    max_exchanges: Positive = 4096
+    """Requests of all connections at one time. More: 503."""
+    cancel_burst: Positive = 200
+    """Requests that one connection may cancel at once; then `cancels_per_second`. People press stop, attackers press
+    it a thousand times a second."""
+    cancels_per_second: Positive = 100
+    stream_budget_bytes: Size = 256 * KIB
+    """What a slow reader may have waiting; then its model server is not read any more."""
+    stream_receive_window_bytes: Size = 256 * KIB
+    """What one request may have sent ahead of being read (QUIC and HTTP/2 flow control)."""
+    connection_receive_window_bytes: Size = 256 * KIB
+    connection_send_window_bytes: Size = 256 * KIB
+    """What is sent and not acknowledged; at 50 ms round trip this still allows 5 MB/s."""
+
+
+class Timeouts(Section):
+    """Seconds."""
+
+    handshake_s: Seconds = 10
+    request_s: Seconds = 30
+    """For a request's head, and again for its body."""
+    idle_s: Seconds = 30
+    """A connection whose other side is silent for so long is lost. We ask (PING) at a third of it."""
+    unused_s: Seconds = 120
+    """A connection without a request for so long is closed."""
+    stalled_reader_s: Seconds = 300
+    """A client that takes nothing of its answer for so long is given up."""
+    connect_s: Seconds = 5
+    """To a model server."""
+    first_byte_s: Seconds = 600
+    """From the end of a request to the head of its answer: long prompts wait in queues. What the SDKs wait, too."""
+    silence_s: Seconds = 600
+    """Between two pieces of an answer."""
+    drain_s: Seconds = 30
+    """How long answers may run on after SIGTERM."""
+
+
+def _model_names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Upstream(Section):
+    """A model server."""
+
+    url: str
+    """`http://host:port` or `https://host`; a path is put before every request's."""
+    name: str = ""
+    """For logs and errors; the URL's host and port by default."""
+    models: Annotated[list[str], BeforeValidator(_model_names)] = []
+    """What it serves; `*` matches any run of characters. Empty: what its `/v1/models` says."""
+    paths: list[str] = ["/"]
+    """Beginnings of the paths it serves."""
+    api_key_env: str | None = None
+    """The environment variable that holds its key. Keys do not belong into files."""
+    protocol: Literal["auto", "http1", "http2"] = "auto"
+    """HTTP/2 without TLS must be asked for."""
+    health_path: str = "/v1/models"
+    """Asked every `health_interval_s`; every status below 500 is healthy."""
+    health_interval_s: Seconds = 5
+
+    @model_validator(mode="after")
+    def _check(self) -> Upstream:
+        try:
+            url = urlsplit(self.url)
+            port = url.port
+        except ValueError as error:
+            raise ValueError(f"url: {error}") from None
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"url: expected http://host:port or https://host, got {self.url!r}")
+        if url.query or url.fragment or url.username:
+            raise ValueError("url: a query, a fragment or a user have no place here")
+        if self.api_key_env is not None and not os.environ.get(self.api_key_env):
+            raise ValueError(f"api_key_env: the environment variable {self.api_key_env} is not set")
+        if not all(path.startswith("/") for path in [*self.paths, self.health_path]):
+            raise ValueError("paths and health_path begin with /")
+        if not self.name:
+            object.__setattr__(self, "name", f"{url.hostname}:{port}" if port else url.hostname)
+        return self
+
+
+class UpstreamPool(Section):
+    """Connections to model servers that are kept open."""
+
+    idle_per_upstream: Annotated[int, Field(ge=0)] = 64
+    """For each worker: as many as answers end at one time."""
+    idle_s: Seconds = 4
+    """Shorter than what model servers keep: llama.cpp and uvicorn close after 5 s."""
+    ca_file: Path | None = None
+    """PEM: certificates to trust beside the system's."""
+    max_head_bytes: Size = 64 * KIB
+
+
+class Auth(Section):
+    """Who may ask. Without keys: everybody."""
+
+    keys: list[str] = []
+    """`name:sha256:hex`, as `headrace key new` prints it: the key itself is nowhere."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Auth:
+        for entry in self.keys:
+            name, _, digest = entry.partition(":sha256:")
+            if not name or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+                raise ValueError("keys: expected name:sha256:<64 hex digits>, as `headrace key new` prints it")
+        return self
+
+
+class Log(Section):
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    access: bool = True
+    """A line for each request."""
+
+
+class Local(Section):
+    """The local model, served when there is no upstream."""
+
+    model: Path | None = None
+    """A GGUF file; without one, SmolLM2-135M-Instruct of `headrace model install`."""
+    parallel: Annotated[int, Field(gt=0, le=256)] = 4
+    """Answers at one time (llama.cpp's slots)."""
+    context: Positive = 2048
+    """Tokens of each slot: prompt and answer."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """0: llama.cpp decides."""
+
+
+class Config(BaseSettings):
+    """Everything that `headrace serve` needs to know."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEADRACE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    listen: Listen = Listen()
+    tls: Tls = Tls()
+    upstreams: list[Upstream] = []
+    local: Local = Local()
+    auth: Auth = Auth()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    pool: UpstreamPool = UpstreamPool()
+    log: Log = Log()
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        names = [upstream.name for upstream in self.upstreams]
+        doubled = {name for name in names if names.count(name) > 1}
+        if doubled:
+            raise ValueError(f"upstreams: the name {min(doubled)!r} is given twice; set name")
+        if self.limits.max_body_bytes > self.limits.max_buffered_bytes:
+            raise ValueError("limits: max_body_bytes is larger than max_buffered_bytes")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        kwargs = dict(init_settings.init_kwargs)
+        file = kwargs.pop("_file", {})
+        flags: Any = InitSettingsSource(settings_cls, init_kwargs=kwargs)
+        return flags, EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, init_kwargs=file)
+
+
+NOT_SETTINGS = {"HEADRACE_CONFIG", "HEADRACE_API_KEY", "HEADRACE_URL"}
+"""Variables that the command line reads itself."""
+
+DEFAULT_FILE = Path("headrace.toml")
+
+
+def load(file: Path | None = None, flags: dict[str, Any] | None = None) -> Config:
+    """Loads the configuration: `flags` over the environment over `file` over the defaults.
+
+    `file`: TOML; `headrace.toml` in the working directory when it is there. `flags`: sections of keys.
+
+    Raises `ConfigError`.
+    """
+    flags = flags or {}
+    if file is None and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    values = _read(file) if file else {}
+    _check_environment()
+    try:
+        return Config(_file=values, **flags)
+    except ValidationError as error:
+        lines = [_explain(line, flags, values, file) for line in error.errors()]
+        raise ConfigError(detail="\n".join(lines)) from None
+    except Exception as error:
+        # pydantic-settings: a variable that should be JSON and is not.
+        raise ConfigError(detail=f"environment: {error}: expected JSON") from None
+
+
+def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
+    """The part of the configuration that the engine reads, as the JSON text that it takes.
+
+    Raises `ConfigError` when the CA file cannot be read.
+    """
+    limits = config.limits.model_dump()
+    engine_timeouts = {"handshake_s", "request_s", "idle_s", "unused_s", "stalled_reader_s"}
+    return json.dumps(
+        {
+            "host": config.listen.host,
+            "port": config.listen.port,
+            "workers": config.listen.worker_count,
+            "certificate_pem": certificate_pem,
+            "key_pem": key_pem,
+            "alt_svc_max_age_s": config.listen.alt_svc_max_age_s,
+            "congestion": config.listen.congestion,
+            "steering": config.listen.steering,
+            "limits": limits,
+            "timeouts": config.timeouts.model_dump(include=engine_timeouts),
+            "upstream": {
+                "ca_pem": read_text(config.pool.ca_file, "pool.ca_file") if config.pool.ca_file else "",
+                "max_head_bytes": config.pool.max_head_bytes,
+                "pool_idle_per_upstream": config.pool.idle_per_upstream,
+                "pool_idle_s": config.pool.idle_s,
+            },
+        }
+    )
+
+
+def read_text(path: Path, key: str) -> str:
+    """A file that a setting names. Raises `ConfigError` that names the key."""
+    try:
+        return path.expanduser().read_text()
+    except OSError as error:
+        raise ConfigError(detail=f"{key}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(detail=f"{key}: {path} is no text; expected PEM") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(detail=f"{file}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(detail=f"{file}: is no TOML: {error}") from None
+
+
+def _check_environment() -> None:
+    for name in os.environ:
+        section = name.removeprefix("HEADRACE_").partition("__")[0].lower()
+        if name.startswith("HEADRACE_") and name not in NOT_SETTINGS and section not in Config.model_fields:
+            raise ConfigError(detail=f"environment: {name}: {_no_such_key(section, list(Config.model_fields))}")
+
+
+def _explain(line: Any, flags: dict[str, Any], values: dict[str, Any], file: Path | None) -> str:
+    """One line for people: where from, which key, what was expected, what was found."""
+    path = line["loc"]
+    key = ".".join(str(part) for part in path)
+    variable = "HEADRACE_" + "__".join(str(part) for part in path).upper()
+    if _holds(flags, path):
+        where = "flag"
+    elif any(variable.startswith(name) for name in os.environ if name.startswith("HEADRACE_")):
+        where = "environment"
+    elif _holds(values, path) or not path:
+        where = str(file) if file else "configuration"
+    else:
+        where = "configuration"
+    if line["type"] == "extra_forbidden":
+        return f"{where}: {key}: {_no_such_key(str(path[-1]), _keys_beside(path))}"
+    if line["type"] == "value_error":
+        return ": ".join(part for part in (where, key, str(line["ctx"]["error"])) if part)
+    if line["type"] == "missing":
+        return f"{where}: {key}: is missing"
+    got = line["input"]
+    shown = got if isinstance(got, (bool, int, float)) else repr(str(got))
+    return f"{where}: {key}: {_lower(line['msg'])}, got {shown}"
+
+
+def _lower(text: str) -> str:
+    text = text.removeprefix("Input should be ")
+    return f"expected {text[:1].lower()}{text[1:]}"
+
+
+def _no_such_key(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    return f"no such key; {hint}"
+
+
+def _keys_beside(path: tuple[int | str, ...]) -> list[str]:
+    model: Any = Config
+    for part in path[:-1]:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        model = Upstream if annotation == list[Upstream] else annotation
+    return list(model.model_fields)
+
+
+def _holds(values: Any, path: tuple[int | str, ...]) -> bool:
+    for part in path:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return bool(path)

@@ -1,0 +1,100 @@
+"""A server for any handler.
+
+In: a configuration and a handler. Out: an asyncio task for each exchange, and a life cycle: start, drain, close. It
+must not know what the handler does; the gateway is one handler, an ASGI application can be another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+
+from headrace import _engine
+from headrace.config import Config, engine_json
+from headrace.errors import ClientGoneError, HeadraceError, kinds
+from headrace.exchange import Exchange, Handler
+from headrace.loop import bridge
+
+log = logging.getLogger("headrace.server")
+
+
+class Server:
+    """Serves HTTP/3, HTTP/2 and HTTP/1.1 on one port.
+
+    `certificate_pem`, `key_pem`: the texts themselves. Use as `async with Server(...) as server`.
+    """
+
+    def __init__(self, config: Config, certificate_pem: str, key_pem: str, handler: Handler) -> None:
+        self._json = engine_json(config, certificate_pem, key_pem)
+        self._handler = handler
+        self._engine: _engine.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Binds and serves. Raises `ConfigError` when the address or the certificate cannot be used."""
+        self._engine = _engine.Server.start(self._json, bridge(), self._begin)
+
+    @property
+    def engine(self) -> _engine.Server:
+        if self._engine is None:
+            raise RuntimeError("the server is not started")
+        return self._engine
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """IP address and port, UDP and TCP."""
+        return self.engine.address
+
+    def snapshot(self) -> dict[str, int]:
+        """Gauges and counts of the engine."""
+        return dict(self.engine.snapshot())
+
+    async def drain(self, grace_s: float) -> int:
+        """Takes nothing new, waits at most `grace_s` for what runs, closes. Returns how many answers were cut."""
+        return await self.engine.drain(grace_s)
+
+    async def close(self) -> None:
+        """Closes every connection at once, and waits for the handlers."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.engine.close()
+
+    async def __aenter__(self) -> Server:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _begin(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self._handler(exchange)
+        except ClientGoneError:
+            pass
+        except HeadraceError as error:
+            log.warning("%r: %s", exchange, error)
+        except Exception:
+            log.exception("%r: the handler failed", exchange)
+            if exchange.phase == "open":
+                await _answer_failure(exchange)
+        finally:
+            # Whatever is not finished by now must not look finished; does nothing otherwise.
+            exchange.reset(kinds()["internal"].h3_code)
+
+
+async def _answer_failure(exchange: Exchange) -> None:
+    body = b'{"error":{"message":"the gateway failed; its log says why","type":"us_error","code":"internal"}}\n'
+    try:
+        await exchange.answer(500, [("content-type", "application/json")], body)
+    except HeadraceError:
+        pass
