@@ -1,6 +1,7 @@
 """headrace: LLM token streams over HTTP/3.
 
-A gateway before model servers, a server for handlers of your own, and a client, with a small Rust engine under them.
+A gateway before model servers, a server for handlers of your own, and a client, with a small Rust engine
+under them.
 """
 
 from headrace._engine import build_info

@@ -1,8 +1,8 @@
 """The configuration: every setting, its default, its unit and its reason, once.
 
-In: a TOML file, environment variables (`HEADRACE_SECTION__KEY`) and flags, the later ones winning. Out: a `Config`
-that cannot be wrong, or a `ConfigError` that names where the value came from, the key, and what was expected. Later
-code does not check again.
+In: a TOML file, environment variables (`HEADRACE_SECTION__KEY`) and flags, the later ones winning. Out: a
+`Config` that cannot be wrong, or a `ConfigError` that names where the value came from, the key, and what was
+expected. Later code does not check again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings.sources import EnvSettingsSource, InitSettingsSource
+from pydantic_settings.sources import InitSettingsSource
 
 from headrace.errors import ConfigError
 
@@ -38,15 +38,15 @@ class Listen(Section):
     """Where clients connect: one port, UDP for HTTP/3 and TCP for HTTP/2 and HTTP/1.1."""
 
     host: str = "127.0.0.1"
-    """Address or name; loopback by default, so that nothing is open to a network that was not meant to be. `::` is
-    every address, IPv4 too."""
+    """Address or name; loopback by default, so that nothing is open to a network that was not meant to be.
+    `::` is every address, IPv4 too."""
     port: Port = 4433
     """0 lets the system choose."""
     workers: Annotated[int, Field(ge=0, le=128)] = 0
     """Threads that each own their connections; 0 is one per core, at most 8: beyond that, measure first."""
     congestion: Literal["bbr", "cubic", "newreno"] = "bbr"
-    """Congestion controller of HTTP/3. CUBIC and NewReno shrink to almost nothing under random loss, which is what
-    mobile networks have; BBR keeps token streams flowing."""
+    """Congestion controller of HTTP/3. CUBIC and NewReno shrink to almost nothing under random loss, which is
+    what mobile networks have; BBR keeps token streams flowing."""
     steering: Literal["bpf", "forward"] = "bpf"
     """How a datagram finds its worker: by the kernel (BPF, falls back by itself), or always by forwarding."""
     alt_svc_max_age_s: Annotated[int, Field(ge=0)] = 86_400
@@ -61,8 +61,8 @@ class Tls(Section):
     """The certificate. Without one, a development certificate is made, which nobody else trusts."""
 
     certificate: Path | None = None
-    """PEM: the leaf first, then its intermediates. ECDSA fits into the first flight of a handshake, RSA chains may
-    cost a round trip."""
+    """PEM: the leaf first, then its intermediates. ECDSA fits into the first flight of a handshake, RSA
+    chains may cost a round trip."""
     key: Path | None = None
     """PEM."""
 
@@ -75,7 +75,8 @@ class Tls(Section):
 
 class Limits(Section):
     """Bounds that fit a machine with 1 GB of memory. What many connections may hold at worst is
-    `max_connections x (connection_receive_window_bytes + connection_send_window_bytes)`, plus `max_buffered_bytes`."""
+    `max_connections x (connection_receive_window_bytes + connection_send_window_bytes)`, plus
+    `max_buffered_bytes`."""
 
     max_head_bytes: Size = 32 * KIB
     """A request's header fields, decoded, 32 bytes added for each (RFC 9114 §4.2.2). Larger: 431."""
@@ -89,8 +90,8 @@ class Limits(Section):
     max_handshakes: Positive = 256
     """Handshakes at one time."""
     retry_above_handshakes: Annotated[int, Field(ge=0)] = 100
-    """From so many handshakes on, a client must first show that its address is its own (Retry, RFC 9000 §8.1.2). It
-    costs a round trip, so not below."""
+    """From so many handshakes on, a client must first show that its address is its own (Retry, RFC 9000
+    §8.1.2). It costs a round trip, so not below."""
     handshake_buffer_bytes: Size = 16 * KIB
     """What one client may send before its handshake begins."""
     max_streams_per_connection: Positive = 100
@@ -98,8 +99,8 @@ class Limits(Section):
     max_exchanges: Positive = 4096
     """Requests of all connections at one time. More: 503."""
     cancel_burst: Positive = 200
-    """Requests that one connection may cancel at once; then `cancels_per_second`. People press stop, attackers press
-    it a thousand times a second."""
+    """Requests that one connection may cancel at once; then `cancels_per_second`. People press stop,
+    attackers press it a thousand times a second."""
     cancels_per_second: Positive = 100
     stream_budget_bytes: Size = 256 * KIB
     """What a slow reader may have waiting; then its model server is not read any more."""
@@ -125,7 +126,8 @@ class Timeouts(Section):
     connect_s: Seconds = 5
     """To a model server."""
     first_byte_s: Seconds = 600
-    """From the end of a request to the head of its answer: long prompts wait in queues. What the SDKs wait, too."""
+    """From the end of a request to the head of its answer: long prompts wait in queues. What the SDKs wait,
+    too."""
     silence_s: Seconds = 600
     """Between two pieces of an answer."""
     drain_s: Seconds = 30
@@ -198,7 +200,9 @@ class Auth(Section):
         for entry in self.keys:
             name, _, digest = entry.partition(":sha256:")
             if not name or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-                raise ValueError("keys: expected name:sha256:<64 hex digits>, as `headrace key new` prints it")
+                raise ValueError(
+                    "keys: expected name:sha256:<64 hex digits>, as `headrace key new` prints it"
+                )
         return self
 
 
@@ -255,13 +259,18 @@ class Config(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         assert isinstance(init_settings, InitSettingsSource)
         kwargs = dict(init_settings.init_kwargs)
         file = kwargs.pop("_file", {})
-        flags: Any = InitSettingsSource(settings_cls, init_kwargs=kwargs)
-        return flags, EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, init_kwargs=file)
+        flags = InitSettingsSource(settings_cls, init_kwargs=kwargs)
+        return flags, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
 
 
 NOT_SETTINGS = {"HEADRACE_CONFIG", "HEADRACE_API_KEY", "HEADRACE_URL"}
@@ -283,7 +292,8 @@ def load(file: Path | None = None, flags: dict[str, Any] | None = None) -> Confi
     values = _read(file) if file else {}
     _check_environment()
     try:
-        return Config(_file=values, **flags)
+        build: Any = Config
+        return cast("Config", build(_file=values, **flags))
     except ValidationError as error:
         lines = [_explain(line, flags, values, file) for line in error.errors()]
         raise ConfigError(detail="\n".join(lines)) from None
@@ -344,7 +354,9 @@ def _check_environment() -> None:
     for name in os.environ:
         section = name.removeprefix("HEADRACE_").partition("__")[0].lower()
         if name.startswith("HEADRACE_") and name not in NOT_SETTINGS and section not in Config.model_fields:
-            raise ConfigError(detail=f"environment: {name}: {_no_such_key(section, list(Config.model_fields))}")
+            raise ConfigError(
+                detail=f"environment: {name}: {_no_such_key(section, list(Config.model_fields))}"
+            )
 
 
 def _explain(line: Any, flags: dict[str, Any], values: dict[str, Any], file: Path | None) -> str:

@@ -1,7 +1,8 @@
 """What can go wrong, as exceptions.
 
-In: a kind of the engine's one table (`crates/headrace-core/src/error.rs`), and what was seen. Out: an exception whose
-class says who may want to catch it and whose fields say the rest. This file must not decide what follows.
+In: a kind of the engine's one table (`crates/headrace-core/src/error.rs`), and what was seen. Out: an
+exception whose class says who may want to catch it and whose fields say the rest. This file must not decide
+what follows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One request and its answer: what a handler works with.
 
-The class is the engine's own (`crates/headrace-py/src/exchange.rs`); its methods are described in `_engine.pyi`.
+The class is the engine's own (`crates/headrace-py/src/exchange.rs`); its methods are described in
+`_engine.pyi`.
 """
 
 from __future__ import annotations
@@ -12,4 +13,5 @@ from headrace._engine import Exchange, RelayReport, RelayRequest, Request, Targe
 __all__ = ["Exchange", "Handler", "RelayReport", "RelayRequest", "Request", "Target"]
 
 Handler = Callable[[Exchange], Awaitable[None]]
-"""Takes one exchange and answers it. When it returns or raises with the answer unfinished, the answer is reset."""
+"""Takes one exchange and answers it. When it returns or raises with the answer unfinished, the answer is
+reset."""

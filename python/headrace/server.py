@@ -1,12 +1,13 @@
 """A server for any handler.
 
-In: a configuration and a handler. Out: an asyncio task for each exchange, and a life cycle: start, drain, close. It
-must not know what the handler does; the gateway is one handler, an ASGI application can be another.
+In: a configuration and a handler. Out: an asyncio task for each exchange, and a life cycle: start, drain,
+close. It must not know what the handler does; the gateway is one handler, an ASGI application can be another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from types import TracebackType
 
@@ -51,7 +52,8 @@ class Server:
         return dict(self.engine.snapshot())
 
     async def drain(self, grace_s: float) -> int:
-        """Takes nothing new, waits at most `grace_s` for what runs, closes. Returns how many answers were cut."""
+        """Takes nothing new, waits at most `grace_s` for what runs, closes. Returns how many answers were
+        cut."""
         return await self.engine.drain(grace_s)
 
     async def close(self) -> None:
@@ -92,9 +94,9 @@ class Server:
             exchange.reset(kinds()["internal"].h3_code)
 
 
+FAILURE = b'{"error":{"message":"the server failed; its log says why","type":"us_error","code":"internal"}}\n'
+
+
 async def _answer_failure(exchange: Exchange) -> None:
-    body = b'{"error":{"message":"the gateway failed; its log says why","type":"us_error","code":"internal"}}\n'
-    try:
-        await exchange.answer(500, [("content-type", "application/json")], body)
-    except HeadraceError:
-        pass
+    with contextlib.suppress(HeadraceError):
+        await exchange.answer(500, [("content-type", "application/json")], FAILURE)

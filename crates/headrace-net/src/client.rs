@@ -133,8 +133,8 @@ impl ClientConnection {
     }
 
     /// Sends a request; the stream is there at once, its head comes later. Must run on [`runtime`].
-    pub fn request(&self, head: RequestHead, body: Bytes) -> ResponseStream {
-        client_stream::start(self.inner.clone(), head, body)
+    pub fn request(&self, head: RequestHead, body: Bytes, is_recorded: bool) -> ResponseStream {
+        client_stream::start(self.inner.clone(), head, body, is_recorded)
     }
 
     pub fn close(&self) {

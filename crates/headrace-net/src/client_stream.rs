@@ -25,6 +25,8 @@ use crate::reply::Reply;
 /// Chunks that wait for their reader; beyond this the stream is not read.
 const MAX_CHUNKS: usize = 4096;
 const MAX_CHUNK_BYTES: usize = 256 * 1024;
+/// DATA frames of which a recorded stream keeps a note.
+const MAX_RECORDS: usize = 1_000_000;
 
 /// Some bytes of the answer's body.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ struct State {
     head_at_ns: u64,
     chunks: VecDeque<Chunk>,
     bytes: usize,
+    /// When each DATA frame came, and how long it was, of a stream that is recorded instead of read.
+    records: Option<Vec<(u64, u32)>>,
     trailers: Option<HeaderMap>,
     end: Option<Result<(), Error>>,
     waiting_for_head: Vec<Reply<()>>,
@@ -117,6 +121,11 @@ impl ResponseStream {
         state.end.clone().filter(|_| state.chunks.is_empty())
     }
 
+    /// What was recorded: `(received at, in monotonic ns, bytes)` of each DATA frame.
+    pub fn take_records(&self) -> Vec<(u64, u32)> {
+        self.shared.lock().records.take().unwrap_or_default()
+    }
+
     pub fn trailers(&self) -> Option<HeaderMap> {
         self.shared.lock().trailers.clone()
     }
@@ -137,9 +146,11 @@ impl Drop for ResponseStream {
     }
 }
 
-/// Sends the request from a task of the client's runtime.
-pub fn start(connection: Arc<Inner>, head: RequestHead, body: Bytes) -> ResponseStream {
+/// Sends the request from a task of the client's runtime. `is_recorded`: of the answer's body only the times and
+/// sizes of its DATA frames are kept; its reader is not woken before the end, and so cannot disturb what it measures.
+pub fn start(connection: Arc<Inner>, head: RequestHead, body: Bytes, is_recorded: bool) -> ResponseStream {
     let shared = Arc::new(Shared::default());
+    shared.lock().records = is_recorded.then(Vec::new);
     let stream = ResponseStream { shared: shared.clone() };
     tokio::spawn(async move {
         let stopped = shared.stopped.notified();
@@ -268,6 +279,15 @@ async fn read_answer(
 async fn push(shared: &Shared, chunk: Chunk) {
     let is_full = {
         let mut state = shared.lock();
+        if let Some(records) = &mut state.records {
+            let size = chunk.bytes.len() as u32;
+            if chunk.is_first && records.len() < MAX_RECORDS {
+                records.push((chunk.at_ns, size));
+            } else if let Some((_, last)) = records.last_mut().filter(|_| !chunk.is_first) {
+                *last += size;
+            }
+            return;
+        }
         state.bytes += chunk.bytes.len();
         state.chunks.push_back(chunk);
         state.wake_if_news();

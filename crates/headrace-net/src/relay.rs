@@ -6,9 +6,9 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -225,6 +225,12 @@ impl Job<'_> {
                 break;
             }
         }
+        if !watch.alarm.is_rung(cx) {
+            return Poll::Pending;
+        }
+        // What is rare is looked at only when its own waker was used: a token does not pay for it.
+        let waker = Waker::from(watch.alarm.clone());
+        let cx = &mut Context::from_waker(&waker);
         if let Poll::Ready(input) = self.poll_interrupt(cx) {
             return Poll::Ready(Ok(input));
         }
@@ -391,6 +397,32 @@ fn is_timeout(error: &Error) -> bool {
     matches!(error.kind, Kind::UpstreamConnectTimeout | Kind::UpstreamHeadTimeout | Kind::UpstreamIdleTimeout)
 }
 
+/// A waker that tells the task why it was woken.
+struct Alarm {
+    is_rung: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Alarm {
+    /// Whether it rang since the last look; at the first look it has. The task that looks is the one it wakes.
+    fn is_rung(&self, cx: &Context<'_>) -> bool {
+        if !self.is_rung.swap(false, Ordering::Acquire) {
+            return false;
+        }
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        true
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.is_rung.store(true, Ordering::Release);
+        if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
+            task.wake_by_ref();
+        }
+    }
+}
+
 /// The times of one stream. One timer, set again only when it fires: an event costs two looks at the clock and no
 /// more.
 struct Watch {
@@ -405,6 +437,7 @@ struct Watch {
     /// Arrival of the first event that is not with the transport yet.
     waiting_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
+    alarm: Arc<Alarm>,
 }
 
 impl Watch {
@@ -418,6 +451,7 @@ impl Watch {
             last_event: None,
             waiting_since: None,
             timer: Box::pin(sleep(idle.min(stalled))),
+            alarm: Arc::new(Alarm { is_rung: AtomicBool::new(true), task: Mutex::new(None) }),
         }
     }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
@@ -26,6 +26,9 @@ use crate::tls::{self, ServerTls, Trust};
 use crate::upstream::{self, UpstreamRequest};
 use crate::upstream_http2;
 use crate::tcp_connection;
+
+/// How often a drain looks whether it is over.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
 
 /// Takes exchanges. Called on worker threads: it must return at once.
 pub trait Handler: Send + Sync + 'static {
@@ -142,13 +145,22 @@ impl Worker {
     }
 }
 
+/// The workers' threads, until somebody waited for their end.
+type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
+
+fn join(threads: &Threads) {
+    for thread in threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let _ = thread.join();
+    }
+}
+
 /// A running server. Dropping it closes every connection.
 pub struct Server {
     pub address: SocketAddr,
     pub shared: Arc<Shared>,
     workers: Vec<Arc<Worker>>,
     phase: watch::Sender<Phase>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
     runtime: tokio::runtime::Handle,
     is_steered: bool,
 }
@@ -203,7 +215,7 @@ impl Server {
             workers.push(worker);
         }
         let runtime = handles.swap_remove(0);
-        let threads = Mutex::new(threads);
+        let threads = Arc::new(Mutex::new(threads));
         Ok(Self { address, shared, workers, phase, threads, runtime, is_steered })
     }
 
@@ -227,22 +239,17 @@ impl Server {
             }
             was_running
         });
-        let (shared, phase) = (self.shared.clone(), self.phase.clone());
-        self.runtime.spawn(async move {
-            let deadline = tokio::time::Instant::now() + grace;
+        let (shared, phase, threads) = (self.shared.clone(), self.phase.clone(), self.threads.clone());
+        // A thread of its own: it outlives the workers.
+        std::thread::spawn(move || {
+            let deadline = Instant::now() + grace;
             let running = || shared.counters.exchanges.load(Ordering::Relaxed);
-            while running() > 0 && tokio::time::Instant::now() < deadline {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+            while running() > 0 && Instant::now() < deadline && *phase.borrow() != Phase::Closed {
+                std::thread::sleep(DRAIN_LOOK);
             }
             let cut = running();
             phase.send_replace(Phase::Closed);
-            // Every worker lets go of its copy of `phase` when it has closed its connections.
-            let closed = async {
-                while phase.receiver_count() > 1 {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
+            join(&threads);
             reply.send(Ok(cut));
         });
     }
@@ -260,9 +267,7 @@ impl Server {
     /// Closes at once, and waits for the threads.
     pub fn close(&self) {
         self.phase.send_replace(Phase::Closed);
-        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            let _ = thread.join();
-        }
+        join(&self.threads);
     }
 }
 

@@ -131,6 +131,13 @@ impl AsyncUdpSocket for WorkerSocket {
             let received =
                 self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), bufs, meta));
             if let Ok(count) = received {
+                if count < bufs.len() {
+                    // The queue was empty behind these: said now, it saves a system call that would only say the
+                    // same. No event can have been noted meanwhile, for the runtime notes them on this thread.
+                    let _ = self.io.try_io(Interest::READABLE, || -> io::Result<()> {
+                        Err(io::ErrorKind::WouldBlock.into())
+                    });
+                }
                 let kept = if many { self.sort(bufs, meta, count) } else { count };
                 if kept > 0 {
                     return Poll::Ready(Ok(kept));

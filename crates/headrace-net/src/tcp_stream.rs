@@ -46,7 +46,8 @@ struct Queue {
     /// hyper has let go of the body.
     is_dropped: bool,
     body_waker: Option<Waker>,
-    sender_waker: Option<Waker>,
+    flush_waker: Option<Waker>,
+    gone_waker: Option<Waker>,
 }
 
 #[derive(Clone, Default)]
@@ -144,7 +145,7 @@ impl Sender {
             drop(queue);
             return Poll::Ready(Err(self.gone()));
         }
-        queue.sender_waker = Some(cx.waker().clone());
+        queue.flush_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -160,7 +161,7 @@ impl Sender {
             drop(queue);
             return Poll::Ready(self.gone());
         }
-        queue.sender_waker = Some(cx.waker().clone());
+        queue.gone_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -223,7 +224,7 @@ impl http_body::Body for Body {
             let size = frame.data_ref().map_or(0, Bytes::len);
             queue.bytes -= size;
             queue.taken += size as u64;
-            wake(&mut queue.sender_waker);
+            wake(&mut queue.flush_waker);
             return Poll::Ready(Some(Ok(frame)));
         }
         if queue.is_broken {
@@ -246,7 +247,8 @@ impl Drop for Body {
     fn drop(&mut self) {
         let mut queue = self.0.lock();
         queue.is_dropped = true;
-        wake(&mut queue.sender_waker);
+        wake(&mut queue.flush_waker);
+        wake(&mut queue.gone_waker);
     }
 }
 

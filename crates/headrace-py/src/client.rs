@@ -74,7 +74,9 @@ impl Connection {
         start(build().map_err(|error| errors::to_py(py, &error))?)
     }
 
-    /// Sends a request.
+    /// Sends a request. `record`: keep the times and sizes of the answer's DATA frames instead of their bytes.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (verb, authority, path, headers, body, record))]
     fn request(
         &self,
         py: Python<'_>,
@@ -83,12 +85,13 @@ impl Connection {
         path: String,
         headers: Vec<(String, String)>,
         body: &[u8],
+        record: bool,
     ) -> PyResult<Stream> {
         let build = || {
             let (method, headers) = (method(verb)?, fields::from_py(&headers)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
             let _on_runtime = client::runtime()?.enter();
-            Ok(self.inner.request(head, Bytes::copy_from_slice(body)))
+            Ok(self.inner.request(head, Bytes::copy_from_slice(body), record))
         };
         let inner = build().map_err(|error: Error| errors::to_py(py, &error))?;
         Ok(Stream { inner, bridge: self.bridge.clone_ref(py) })
@@ -161,6 +164,11 @@ impl Stream {
     fn take<'py>(&self, py: Python<'py>) -> Vec<(u64, Bound<'py, PyBytes>, bool)> {
         let chunks = self.inner.take();
         chunks.iter().map(|chunk| (chunk.at_ns, PyBytes::new(py, &chunk.bytes), chunk.is_first)).collect()
+    }
+
+    /// Of a recorded stream: `(received at, in monotonic ns, bytes)` of each DATA frame so far; forgets them.
+    fn take_records(&self) -> Vec<(u64, u32)> {
+        self.inner.take_records()
     }
 
     /// `False` while the stream runs or has chunks to take, `True` after its end.

@@ -1,0 +1,77 @@
+# headrace. `make help` lists what there is. A fresh machine needs Python >= 3.11, cargo and a C compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench bench-quick build format clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/model  ## set everything up and play the worked example with a real model
+	@$(BIN)/headrace demo
+
+test: $(VENV)/test $(VENV)/model  ## run all tests, Rust's and Python's
+	cargo test --quiet -p headrace-core
+	cargo test --quiet --release -p headrace-net
+	$(BIN)/python -m pytest
+
+check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that needs no running
+	cargo fmt --check
+	cargo clippy --quiet --workspace --all-targets -- --deny warnings
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest headrace._engine
+
+bench: $(VENV)/bench  ## measure against Caddy and Envoy (half an hour); results in bench/results/
+	$(BIN)/python -m bench
+
+bench-quick: $(VENV)/bench  ## the same measurements, short, nothing kept: to see whether something got worse
+	$(BIN)/python -m bench --quick
+
+build: $(VENV)/build  ## build the engine into a virtual environment
+
+format: $(VENV)/check  ## format Rust and Python
+	cargo fmt
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+clean:  ## remove what was built
+	rm -rf $(VENV) target
+
+$(BIN)/maturin:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "headrace needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12"; exit 1; }
+	@command -v cargo > /dev/null || { echo "headrace needs cargo (Rust): see https://rustup.rs"; exit 1; }
+	@command -v cc > /dev/null || { echo "headrace needs a C compiler: install gcc or clang"; exit 1; }
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) 'maturin>=1.16,<2'
+
+$(VENV)/build: $(BIN)/maturin $(SOURCES)
+	@echo "building the engine (a minute or two when it is new)"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet --extras local
+	@touch $@
+
+$(VENV)/model: $(VENV)/build
+	@$(BIN)/headrace model install
+	@touch $@
+
+$(VENV)/test: $(VENV)/build pyproject.toml
+	@echo "installing what the tests need"
+	@$(PIP) --group test
+	@touch $@
+
+$(VENV)/check: $(VENV)/build pyproject.toml
+	@$(PIP) --group check
+	@touch $@
+
+$(VENV)/bench: $(VENV)/build pyproject.toml
+	@$(PIP) --group bench
+	@touch $@

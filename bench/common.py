@@ -1,0 +1,85 @@
+"""What the benchmarks share: the scripted upstream as a process, the machine's description, results on
+disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@contextlib.contextmanager
+def source(script: dict[str, Any]) -> Iterator[str]:
+    """The scripted model server in a process of its own; yields its URL."""
+    command = [sys.executable, "-m", "headrace.lab.source", "--script", json.dumps(script)]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert started.stdin is not None
+    assert started.stdout is not None
+    try:
+        yield json.loads(started.stdout.readline())["url"]
+    finally:
+        started.stdin.close()
+        started.wait(10)
+
+
+def load(origin: str, ca: Path, connections: int, streams: int, *more: str) -> subprocess.Popen[bytes]:
+    """The load generator in a process of its own."""
+    command = [sys.executable, "-m", "headrace.lab.load", origin, "--ca", str(ca)]
+    command += ["--connections", str(connections), "--streams", str(streams), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def runs(url: str) -> dict[str, Any]:
+    """The scripted server's record."""
+    with urllib.request.urlopen(f"{url}/runs") as answer:
+        return dict(json.load(answer))
+
+
+def machine() -> dict[str, Any]:
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+
+
+def write(name: str, command: str, data: dict[str, Any]) -> Path:
+    """Keeps a result: what was measured, where, of which commit, by which command."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    about = {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "machine": machine(), "command": command}
+    file.write_text(json.dumps(about | data, indent=2) + "\n")
+    print(f"-> {file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}")
+    return file
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

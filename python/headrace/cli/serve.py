@@ -1,0 +1,160 @@
+"""`headrace serve`: the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+log = logging.getLogger("headrace.serve")
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", envvar="HEADRACE_CONFIG", help="TOML file; ./headrace.toml if there."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; `::` is every one. [127.0.0.1]")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="UDP and TCP port. [4433]")] = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option(help="URL of a model server; may be given more than once.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="GGUF file to serve when there is no upstream.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate and its chain.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads; 0 is one per core.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="`text` or `json`.")] = None,
+) -> None:
+    """Serve model servers over HTTP/3, HTTP/2 and HTTP/1.1, on one port.
+
+    Without an upstream, a local model is served (`headrace model install`); without a certificate, a
+    development certificate is made. Every setting: `docs/configuration.md`.
+    """
+    from headrace.config import load
+
+    flags: dict[str, dict[str, Any]] = {
+        "listen": {"host": host, "port": port, "workers": workers},
+        "tls": {"certificate": certificate, "key": key},
+        "local": {"model": model},
+        "log": {"format": log_format},
+    }
+    given: dict[str, Any] = {
+        name: kept
+        for name, section in flags.items()
+        if (kept := {k: v for k, v in section.items() if v is not None})
+    }
+    if upstream:
+        given["upstreams"] = [{"url": url} for url in upstream]
+    loaded = load(config, given)
+
+    from headrace.observe.log import set_up
+
+    set_up(loaded.log)
+    raise typer.Exit(asyncio.run(run(loaded)))
+
+
+async def run(config: Any) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit status. A second signal ends at once."""
+    from headrace.gateway import Gateway
+
+    stop, stop_now = asyncio.Event(), asyncio.Event()
+    _watch_signals(stop, stop_now)
+    certificate_pem, key_pem = _certificate(config)
+    async with contextlib.AsyncExitStack() as stack:
+        if not config.upstreams:
+            config = await _with_local_model(config, stack)
+        gateway = await stack.enter_async_context(Gateway(config, certificate_pem, key_pem))
+        _announce(gateway)
+        await stop.wait()
+        running = gateway.server.snapshot()["exchanges"]
+        log.info("going away: %d answers run on for at most %g s", running, config.timeouts.drain_s)
+        drained = asyncio.create_task(gateway.drain())
+        hurried = asyncio.create_task(stop_now.wait())
+        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not drained.done():
+            log.warning("ending at once")
+            drained.cancel()
+            return 1
+        cut = drained.result()
+        log.info("closed; %s", f"{cut} answers were cut" if cut else "no answer was cut")
+        return 1 if cut else 0
+
+
+def _watch_signals(stop: asyncio.Event, stop_now: asyncio.Event) -> None:
+    def handle() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle)
+
+
+def _certificate(config: Any) -> tuple[str, str]:
+    from headrace import dev_certificate
+    from headrace.config import read_text
+
+    if config.tls.certificate:
+        certificate = read_text(config.tls.certificate, "tls.certificate")
+        return certificate, read_text(config.tls.key, "tls.key")
+    made, is_new = dev_certificate.ensure()
+    log.info(
+        "development certificate%s: clients must trust %s",
+        " made" if is_new else "",
+        dev_certificate.ca_file(),
+    )
+    return made.chain_pem, made.key_pem
+
+
+async def _with_local_model(config: Any, stack: contextlib.AsyncExitStack) -> Any:
+    from headrace import dev_certificate
+    from headrace.engines import local
+
+    local.check_installed()
+    file, name = local.model_file(config.local)
+    log.info("loading %s from %s", name, file)
+    folder = dev_certificate.state_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    served = await stack.enter_async_context(local.serve(config.local, folder / "local-model.log"))
+    fields = {
+        "event": "local_model",
+        "url": served.url,
+        "model": served.name,
+        "pid": served.pid,
+        "slots": served.slots,
+    }
+    log.info(
+        "local model %s: %s, process %d, %d slots",
+        served.name,
+        served.url,
+        served.pid,
+        served.slots,
+        extra={"fields": fields},
+    )
+    return config.model_copy(update={"upstreams": [served.as_upstream()]})
+
+
+def _announce(gateway: Any) -> None:
+    host, port = gateway.server.address
+    shown = f"[{host}]" if ":" in host else host
+    models = sorted({model for upstream in gateway.upstreams.all for model in upstream.models})
+    for upstream in gateway.upstreams.all:
+        state = "well" if upstream.is_healthy else f"unwell: {upstream.reason}"
+        log.info("upstream %s: %s, %s", upstream.name, upstream.config.url, state)
+    fields = {"event": "ready", "host": host, "port": port, "models": models}
+    log.info(
+        "https://%s:%d is ready: HTTP/3 (UDP), HTTP/2 and HTTP/1.1 (TCP); models: %s",
+        shown,
+        port,
+        ", ".join(models) or "none known",
+        extra={"fields": fields},
+    )

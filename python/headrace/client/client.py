@@ -1,0 +1,202 @@
+"""HTTP/3 connections and the answers that come over them.
+
+In: an origin, whom to trust, requests. Out: answers, chunk by chunk, each with the moment at which the engine
+read it from the socket. Python is woken for batches: `chunks()` yields everything that has come, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from headrace import _engine
+from headrace.errors import ConfigError, HeadraceError
+from headrace.loop import bridge
+
+HANDSHAKE_TIMEOUT_S = 5.0
+# Silence for so long is a dead connection; the engine asks (PING) at a third of it, below the 30 s after
+# which the strictest NATs forget a UDP mapping.
+IDLE_TIMEOUT_S = 30.0
+MAX_HEAD_BYTES = 64 * 1024
+# What one answer may have unread before its server must wait: a few thousand tokens.
+STREAM_WINDOW = 1024 * 1024
+CONNECTION_WINDOW = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom a client believes.
+
+    `ca_file`: PEM, trusted beside the system's certificates. `anybody`: no check at all, for experiments.
+    """
+
+    ca_file: Path | None = None
+    anybody: bool = False
+
+    def read(self) -> tuple[str, str]:
+        if self.anybody:
+            return "anybody", ""
+        try:
+            return "system", self.ca_file.read_text() if self.ca_file else ""
+        except OSError as error:
+            raise ConfigError(detail=f"cannot read the CA file {self.ca_file}: {error.strerror}") from None
+
+
+class Chunk(NamedTuple):
+    """Some bytes of an answer's body; from a headrace gateway, one event."""
+
+    at_ns: int
+    """When the engine read them: `time.monotonic_ns()`."""
+    data: bytes
+    is_first: bool
+    """They begin a DATA frame (RFC 9114 §7.2.1)."""
+
+
+async def connect(
+    origin: str, trust: Trust | None = None, timeout_s: float = HANDSHAKE_TIMEOUT_S
+) -> Connection:
+    """Connects to `https://host[:port]` by HTTP/3.
+
+    Raises `ConnectError`, `ConnectTimeoutError`, `ConfigError`.
+    """
+    url = urlsplit(origin)
+    if url.scheme != "https" or not url.hostname:
+        raise ConfigError(detail=f"expected https://host or https://host:port, got {origin!r}")
+    port = url.port or 443
+    kind, pem = (trust or Trust()).read()
+    raw = await _engine.Connection.connect(
+        bridge(),
+        url.hostname,
+        port,
+        trust=kind,
+        ca_pem=pem,
+        handshake_timeout=timeout_s,
+        idle_timeout=IDLE_TIMEOUT_S,
+        max_head_bytes=MAX_HEAD_BYTES,
+        stream_window=STREAM_WINDOW,
+        connection_window=CONNECTION_WINDOW,
+    )
+    return Connection(raw, url.netloc)
+
+
+class Connection:
+    """One connection; its requests share it and do not wait for each other."""
+
+    def __init__(self, raw: _engine.Connection, authority: str) -> None:
+        self._raw = raw
+        self._authority = authority
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        headers: list[tuple[str, str]] | None = None,
+        body: bytes = b"",
+        record: bool = False,
+    ) -> Response:
+        """Sends a request; never waits. Names of fields are lower case.
+
+        `record`: the engine keeps when each DATA frame came, not what was in it (`Response.records()`): for
+        measurements that Python must not disturb.
+        """
+        fields = list(headers or [])
+        if body:
+            fields.append(("content-length", str(len(body))))
+        return Response(self._raw.request(method, self._authority, path, fields, body, record))
+
+    def stats(self) -> dict[str, float]:
+        """What the transport knows: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
+        ..."""
+        return dict(self._raw.stats())
+
+    def close(self) -> None:
+        self._raw.close()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._raw)
+
+
+class Response:
+    """One answer as it comes. Dropping it stops it."""
+
+    def __init__(self, raw: _engine.Stream) -> None:
+        self._raw = raw
+        self._status = 0
+        self._headers: list[tuple[str, str]] = []
+        self.head_at_ns = 0
+        """When the head was read."""
+
+    async def head(self) -> int:
+        """Waits for the head; returns the status. Raises `StreamError`."""
+        await self._raw.wait_head()
+        found = self._raw.head
+        if found is None:
+            _ = self._raw.ended  # raises how it ended
+            raise HeadraceError("protocol", "the stream ended without a head")
+        self._status, self._headers, self.head_at_ns = found
+        return self._status
+
+    @property
+    def status(self) -> int:
+        """0 before `head()`."""
+        return self._status
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        return self._headers
+
+    def header(self, name: str) -> str | None:
+        return next((value for found, value in self._headers if found == name), None)
+
+    @property
+    def trailers(self) -> list[tuple[str, str]] | None:
+        return self._raw.trailers
+
+    @property
+    def stream_id(self) -> int | None:
+        """QUIC's stream id; `None` until the stream is open."""
+        return self._raw.stream_id
+
+    async def chunks(self) -> AsyncIterator[list[Chunk]]:
+        """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
+        while not self._raw.ended:
+            batch = self._raw.take()
+            if batch:
+                yield [Chunk(*chunk) for chunk in batch]
+            else:
+                await self._raw.wait_more()
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        parts = [chunk.data async for batch in self.chunks() for chunk in batch]
+        return b"".join(parts)
+
+    async def records(self) -> list[tuple[int, int]]:
+        """Of a recorded answer, once it has ended: `(received at, in monotonic ns, bytes)` of each DATA
+        frame.
+
+        Raises `StreamError` when the answer broke off; what came before is then lost.
+        """
+        while not self._raw.ended:
+            await self._raw.wait_more()
+        return self._raw.take_records()
+
+    def stop(self) -> None:
+        """Resets the stream (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never
+        waits."""
+        self._raw.stop()
+
+    def __repr__(self) -> str:
+        return repr(self._raw)

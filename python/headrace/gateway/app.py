@@ -1,0 +1,168 @@
+"""One request, top to bottom. READ THIS FIRST.
+
+    open pages -> key -> own pages -> body -> model -> upstream -> relay -> report
+
+In: an exchange. Out: its answer, by way of an upstream, and one line in the access log. A token never comes
+here: from `exchange.relay` on, the engine moves the answer, and this file hears of it again when it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from headrace.config import Config
+from headrace.errors import ClientGoneError, HeadraceError, RequestError
+from headrace.exchange import Exchange, RelayReport
+from headrace.gateway import models, routes
+from headrace.gateway.answers import send_error
+from headrace.gateway.auth import Keys
+from headrace.gateway.upstreams import Upstream, Upstreams
+from headrace.observe.log import Access
+from headrace.observe.outcome import Outcome
+from headrace.server import Server
+
+
+@dataclass
+class Gateway:
+    """The gateway's handler, and its life: `start`, `drain`, `close`."""
+
+    config: Config
+    certificate_pem: str
+    key_pem: str
+    upstreams: Upstreams = field(init=False)
+    keys: Keys = field(init=False)
+    server: Server = field(init=False)
+    access: Access = field(init=False)
+    is_started: bool = False
+    """The upstreams were looked at once."""
+    is_draining: bool = False
+    _watch: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.upstreams = Upstreams(self.config.upstreams)
+        self.keys = Keys(self.config.auth)
+        self.access = Access(self.config.log)
+        self.server = Server(self.config, self.certificate_pem, self.key_pem, self.handle)
+
+    async def handle(self, exchange: Exchange) -> None:
+        started = time.monotonic()
+        outcome = Outcome()
+        try:
+            await self._answer(exchange, outcome)
+        except ClientGoneError as error:
+            outcome.cause = outcome.cause or error.kind.slug
+        finally:
+            self.access.write(exchange, outcome, time.monotonic() - started)
+
+    async def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
+        request = exchange.request
+        if page := routes.open_page(request.method, request.path):
+            outcome.status = await page(self, exchange)
+            return
+        if self.keys.are_required:
+            outcome.key = self.keys.name_of(request)
+            if outcome.key is None:
+                await _refuse(exchange, outcome, 401, "invalid_api_key", "the API key is missing or unknown")
+                return
+        if page := routes.keyed_page(request.method, request.path):
+            outcome.status = await page(self, exchange)
+            return
+        try:
+            # Of the body only its model is looked at; the engine keeps the bytes and sends them on.
+            outcome.model = models.asked_model(request, await exchange.body())
+        except models.BadBody as error:
+            await _refuse(exchange, outcome, 400, "invalid_json", str(error))
+            return
+        except RequestError as error:
+            await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
+            return
+        candidates = self.upstreams.candidates(request.path, outcome.model)
+        if not candidates:
+            await self._refuse_route(exchange, outcome)
+            return
+        await self._relay(exchange, candidates, outcome)
+
+    async def _relay(self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome) -> None:
+        """Asks the least busy upstream, and one other while nothing was sent to the client."""
+        tried: list[Upstream] = []
+        report: RelayReport | None = None
+        while (upstream := self.upstreams.choose(candidates, tried)) and len(tried) < 2:
+            tried.append(upstream)
+            outcome.upstream = upstream.name
+            is_last = len(tried) == 2 or len(candidates) == 1
+            report = await self._ask(exchange, upstream, hold=not is_last)
+            outcome.report = report
+            if not (report.untouched and report.cause in ("upstream_failed", "timeout")):
+                break
+        if report is not None and report.untouched and report.error is not None:
+            kind = report.error.kind
+            message = f"upstream {outcome.upstream}: {kind.sentence}"
+            await _refuse(exchange, outcome, kind.status, kind.slug, message)
+
+    async def _ask(self, exchange: Exchange, upstream: Upstream, hold: bool) -> RelayReport:
+        forward_key = not self.keys.are_required
+        upstream.in_flight += 1
+        try:
+            report = await exchange.relay(upstream.request(exchange, self.config, hold, forward_key))
+        finally:
+            upstream.in_flight -= 1
+        error = report.error
+        if error is not None and error.kind.slug in UNREACHABLE:
+            upstream.mark(False, str(error))
+        return report
+
+    async def _refuse_route(self, exchange: Exchange, outcome: Outcome) -> None:
+        path, model = exchange.request.path, outcome.model
+        if not self.upstreams.candidates(path, None):
+            await _refuse(exchange, outcome, 404, "no_route", f"no upstream serves the path {path}")
+        elif any(not upstream.knows_models for upstream in self.upstreams.all):
+            message = f"no upstream that is reachable now is known to serve the model {model!r}"
+            await _refuse(exchange, outcome, 503, "model_unavailable", message)
+        else:
+            known = [entry["id"] for entry in models.merged(self.upstreams.all)["data"]]
+            message = f"no upstream serves the model {model!r}; there are: {', '.join(known[:20]) or 'none'}"
+            await _refuse(exchange, outcome, 404, "model_not_found", message, "model")
+
+    async def start(self) -> None:
+        """Binds, looks at the upstreams once, and then keeps watching them. Raises `ConfigError`."""
+        self.server.start()
+        first_round = asyncio.Event()
+        self._watch = asyncio.create_task(self.upstreams.watch(self.server.engine, first_round.set))
+        await first_round.wait()
+        self.is_started = True
+
+    async def drain(self) -> int:
+        """Lets running answers end; returns how many were cut after `timeouts.drain_s`."""
+        self.is_draining = True
+        return await self.server.drain(self.config.timeouts.drain_s)
+
+    async def close(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.server.close()
+
+    async def __aenter__(self) -> Gateway:
+        try:
+            await self.start()
+        except HeadraceError:
+            if self._watch:
+                await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+UNREACHABLE = {"upstream_resolve", "upstream_connect", "upstream_connect_timeout", "upstream_tls"}
+"""Failures that say that the upstream itself is unwell, not one answer of it."""
+
+
+async def _refuse(
+    exchange: Exchange, outcome: Outcome, status: int, code: str, message: str, param: str | None = None
+) -> None:
+    outcome.status, outcome.cause = status, code
+    await send_error(exchange, status, code, message, param)

@@ -1,0 +1,194 @@
+"""The model servers: where they are, whether they are well, how busy they are.
+
+In: the configured upstreams. Out: for a path and a model, the upstream to ask. Health is learnt twice: by
+asking (`health_path`), and from requests that fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from headrace._engine import Server as Engine
+from headrace.config import Config
+from headrace.config import Upstream as UpstreamConfig
+from headrace.errors import HeadraceError
+from headrace.exchange import Exchange, RelayRequest, Target
+from headrace.gateway.auth import KEY_FIELDS
+
+log = logging.getLogger("headrace.upstreams")
+
+# An unwell upstream is asked again so soon.
+RECOVERY_INTERVAL_S = 1.0
+HEALTH_TIMEOUT_S = 5.0
+HEALTH_MAX_BYTES = 4 * 1024 * 1024
+
+# Of the client's fields, these mean nothing behind us. `accept-encoding` would have the model server
+# compress, and a compressed stream hides where its events end. `expect` and the framing are ours to decide.
+DROPPED_FIELDS = ["accept-encoding", "expect", "content-length", "early-data", "priority"]
+
+
+@dataclass
+class Upstream:
+    """One model server. The fields below `config` are what is known of it now."""
+
+    config: UpstreamConfig
+    target: Target
+    prefix: str
+    api_key: str | None
+    in_flight: int = 0
+    """Requests that are with it."""
+    is_healthy: bool = True
+    reason: str = ""
+    """Why it is not healthy."""
+    discovered: list[str] = field(default_factory=list)
+    """Models that it names itself."""
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def models(self) -> list[str]:
+        return self.config.models or self.discovered
+
+    @property
+    def knows_models(self) -> bool:
+        return bool(self.models)
+
+    def serves_path(self, path: str) -> bool:
+        return any(path.startswith(prefix) for prefix in self.config.paths)
+
+    def serves_model(self, model: str) -> bool:
+        return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.models)
+
+    def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
+        """What to ask it. `hold`: report a status that asks for another upstream, instead of relaying it."""
+        set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
+        drop = DROPPED_FIELDS
+        if self.api_key:
+            drop = [*drop, *KEY_FIELDS]
+            # The form the client used is the form this kind of API wants.
+            if exchange.request.header("x-api-key"):
+                set_fields.append(("x-api-key", self.api_key))
+            else:
+                set_fields.append(("authorization", f"Bearer {self.api_key}"))
+        elif not forward_key:
+            drop = [*drop, *KEY_FIELDS]
+        return RelayRequest(
+            exchange.request,
+            self.target,
+            self.prefix + exchange.request.target,
+            remove=drop,
+            set=set_fields,
+            body=None,
+            connect_timeout=config.timeouts.connect_s,
+            head_timeout=config.timeouts.first_byte_s,
+            idle_timeout=config.timeouts.silence_s,
+            held_statuses=[429, 502, 503, 504] if hold else [],
+            answer_headers=[],
+        )
+
+    def mark(self, healthy: bool, reason: str = "") -> None:
+        if healthy != self.is_healthy:
+            if healthy:
+                log.info("upstream %s is well again", self.name)
+            else:
+                log.warning("upstream %s is unwell: %s", self.name, reason)
+        self.is_healthy, self.reason = healthy, reason
+
+    def __repr__(self) -> str:
+        state = "well" if self.is_healthy else f"unwell: {self.reason}"
+        return f"<Upstream {self.name} {state}, {self.in_flight} in flight>"
+
+
+def make(config: UpstreamConfig) -> Upstream:
+    url = urlsplit(config.url)
+    is_tls = url.scheme == "https"
+    port = url.port or (443 if is_tls else 80)
+    target = Target(is_tls, url.hostname or "", port, config.protocol)
+    key = os.environ.get(config.api_key_env) if config.api_key_env else None
+    return Upstream(config, target, url.path.rstrip("/"), key)
+
+
+class Upstreams:
+    """All of them."""
+
+    def __init__(self, configs: list[UpstreamConfig]) -> None:
+        self.all = [make(config) for config in configs]
+        self._turn = 0
+
+    def candidates(self, path: str, model: str | None) -> list[Upstream]:
+        """Those that serve this path and model, well or not."""
+        serving = [upstream for upstream in self.all if upstream.serves_path(path)]
+        if model is None:
+            return serving
+        return [upstream for upstream in serving if upstream.serves_model(model)]
+
+    def choose(self, candidates: list[Upstream], tried: list[Upstream]) -> Upstream | None:
+        """The least busy of the well ones, and only then of the others; equals take turns."""
+        left = [upstream for upstream in candidates if upstream not in tried]
+        if not left:
+            return None
+        self._turn += 1
+        start = self._turn % len(left)
+        return min(
+            left[start:] + left[:start], key=lambda upstream: (not upstream.is_healthy, upstream.in_flight)
+        )
+
+    async def watch(self, engine: Engine, started: Callable[[], None]) -> None:
+        """Asks every upstream how it is, until cancelled; calls `started` after the first round."""
+        async with asyncio.TaskGroup() as group:
+            rounds = [group.create_task(check(upstream, engine)) for upstream in self.all]
+            await asyncio.wait(rounds) if rounds else None
+            started()
+            for upstream in self.all:
+                group.create_task(watch_one(upstream, engine))
+
+
+async def watch_one(upstream: Upstream, engine: Engine) -> None:
+    while True:
+        await asyncio.sleep(upstream.config.health_interval_s if upstream.is_healthy else RECOVERY_INTERVAL_S)
+        await check(upstream, engine)
+
+
+async def check(upstream: Upstream, engine: Engine) -> None:
+    """Asks once."""
+    fields = [("accept", "application/json")]
+    if upstream.api_key:
+        fields += [("authorization", f"Bearer {upstream.api_key}"), ("x-api-key", upstream.api_key)]
+    try:
+        status, _, body = await engine.fetch(
+            upstream.target,
+            "GET",
+            upstream.prefix + upstream.config.health_path,
+            fields,
+            b"",
+            connect_timeout=HEALTH_TIMEOUT_S,
+            head_timeout=HEALTH_TIMEOUT_S,
+            max_bytes=HEALTH_MAX_BYTES,
+        )
+    except HeadraceError as error:
+        upstream.mark(False, str(error))
+        return
+    if status >= 500:
+        upstream.mark(False, f"{upstream.config.health_path} answers {status}")
+        return
+    if status == 200 and not upstream.config.models:
+        upstream.discovered = model_names(body) or upstream.discovered
+    upstream.mark(True)
+
+
+def model_names(body: bytes) -> list[str]:
+    """The ids in an answer of `/v1/models`; none when it is something else."""
+    try:
+        listed = json.loads(body)["data"]
+        return [str(entry["id"]) for entry in listed]
+    except (ValueError, KeyError, TypeError):
+        return []
