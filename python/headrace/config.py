@@ -362,13 +362,15 @@ def _check_environment() -> None:
 def _explain(line: Any, flags: dict[str, Any], values: dict[str, Any], file: Path | None) -> str:
     """One line for people: where from, which key, what was expected, what was found."""
     path = line["loc"]
+    # A key that is missing stands nowhere; what it is missing from does.
+    place = path[:-1] if line["type"] == "missing" else path
     key = ".".join(str(part) for part in path)
     variable = "HEADRACE_" + "__".join(str(part) for part in path).upper()
-    if _holds(flags, path):
+    if _holds(flags, place):
         where = "flag"
     elif any(variable.startswith(name) for name in os.environ if name.startswith("HEADRACE_")):
         where = "environment"
-    elif _holds(values, path) or not path:
+    elif _holds(values, place) or not path:
         where = str(file) if file else "configuration"
     else:
         where = "configuration"

@@ -1,7 +1,8 @@
 //! Counting misbehaviour.
 //!
-//! In: moments at which a client did something that costs us more than it costs the client (a cancelled request, an
-//! empty frame). Out: whether it did so too often. A leaky bucket: `burst` at once, then `per_second`.
+//! In: moments at which a client did something that costs us more than it costs the client (a cancelled
+//! request, an empty frame). Out: whether it did so too often. A leaky bucket: `burst` at once, then
+//! `per_second`.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The one table of error kinds.
 //!
-//! In: nothing. Out: for each kind its stable slug, whose fault it is, whether a retry can help, the HTTP status and
-//! the HTTP/3 code it becomes, and a sentence for people. Rust, Python, the documentation and the wire all read this
-//! table; a kind that is missing here cannot be raised.
+//! In: nothing. Out: for each kind its stable slug, whose fault it is, whether a retry can help, the HTTP
+//! status and the HTTP/3 code it becomes, and a sentence for people. Rust, Python, the documentation and the
+//! wire all read this table; a kind that is missing here cannot be raised.
 
 use std::borrow::Cow;
 use std::fmt;

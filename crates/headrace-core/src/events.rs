@@ -1,11 +1,12 @@
 //! Cutting an answer into the units that leave as one DATA frame each.
 //!
-//! In: the bytes of an answer's body as they arrive, cut anywhere. Out: units, in order, whose bytes together are
-//! exactly the bytes that came in. A unit of an event stream is one SSE event or one NDJSON line, so that no client
-//! ever waits for the second half of a token; of any other body, a unit is whatever has just arrived.
+//! In: the bytes of an answer's body as they arrive, cut anywhere. Out: units, in order, whose bytes together
+//! are exactly the bytes that came in. A unit of an event stream is one SSE event or one NDJSON line, so that
+//! no client ever waits for the second half of a token; of any other body, a unit is whatever has just
+//! arrived.
 //!
-//! What is held back is at most one incomplete event, and never more than `max_event_bytes`: a longer one leaves in
-//! pieces.
+//! What is held back is at most one incomplete event, and never more than `max_event_bytes`: a longer one
+//! leaves in pieces.
 
 use crate::sse::End;
 use crate::{ndjson, sse};
@@ -125,15 +126,16 @@ impl Splitter {
         }
     }
 
-    /// An event that says the answer broke off, where this framing has a place for one: between two events. What is
-    /// held is half an event and is dropped. `None` for a raw body, or when half an event has left already.
+    /// An event that says the answer broke off, where this framing has a place for one: between two events.
+    /// What is held is half an event and is dropped. `None` for a raw body, or when half an event has left
+    /// already.
     pub fn poll_error_event(&mut self, slug: &str, sentence: &str) -> Option<Vec<u8>> {
         self.held = Vec::new();
         if self.is_split {
             return None;
         }
-        // OpenAI's clients look for `error` in the data of any event, Anthropic's for an event named `error` whose
-        // data has the type `error`; Ollama's for a line with `error`.
+        // OpenAI's clients look for `error` in the data of any event, Anthropic's for an event named `error`
+        // whose data has the type `error`; Ollama's for a line with `error`.
         let error = format!(
             r#"{{"message":{},"type":"upstream_error","code":{}}}"#,
             json_string(sentence),

@@ -1,8 +1,8 @@
 //! What may cross from one connection to the next.
 //!
-//! In: header fields of one side. Out: whether they may be read at all, and what is left of them for the other side.
-//! Hop-by-hop fields end here in both directions (RFC 9110 §7.6.1); that, and our own framing on every hop, is what
-//! closes request smuggling from HTTP/3 to HTTP/1.1.
+//! In: header fields of one side. Out: whether they may be read at all, and what is left of them for the
+//! other side. Hop-by-hop fields end here in both directions (RFC 9110 §7.6.1); that, and our own framing on
+//! every hop, is what closes request smuggling from HTTP/3 to HTTP/1.1.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName};
 

@@ -1,8 +1,9 @@
 //! The client's half of RFC 9112, as far as a gateway needs it: write one request, read one answer.
 //!
-//! In: a head to send; bytes received, cut anywhere. Out: the request's bytes; the answer's head, its body without
-//! its framing, its trailers, and whether the connection may carry another request. Nothing here trusts the model
-//! server: heads, chunk lines and trailers are bounded, and anything ambiguous is an error (RFC 9112 §6.3, §11).
+//! In: a head to send; bytes received, cut anywhere. Out: the request's bytes; the answer's head, its body
+//! without its framing, its trailers, and whether the connection may carry another request. Nothing here
+//! trusts the model server: heads, chunk lines and trailers are bounded, and anything ambiguous is an error
+//! (RFC 9112 §6.3, §11).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
@@ -162,7 +163,8 @@ impl Body {
         matches!(self.state, State::Ended | State::UntilClose)
     }
 
-    /// Takes bytes in; calls `emit` with each run of body bytes; returns how many bytes belonged to this body.
+    /// Takes bytes in; calls `emit` with each run of body bytes; returns how many bytes belonged to this
+    /// body.
     ///
     /// # Errors
     /// When the chunked framing is broken.

@@ -1,7 +1,7 @@
 //! The pure half of headrace.
 //!
-//! In: bytes and moments. Out: frames, events, decisions. It must not know tokio, sockets or the clock: time is
-//! always an argument, so every test here runs in no time and every rule can be read as a table.
+//! In: bytes and moments. Out: frames, events, decisions. It must not know tokio, sockets or the clock: time
+//! is always an argument, so every test here runs in no time and every rule can be read as a table.
 //!
 //! * [`http3`]: RFC 9114 frames, RFC 9204 field sections, RFC 9218 priorities
 //! * [`http1`]: the response side of RFC 9112, for model servers

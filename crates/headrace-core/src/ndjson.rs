@@ -1,7 +1,7 @@
 //! Where one NDJSON line ends.
 //!
-//! In: bytes, cut anywhere. Out: the position behind each line feed. A line of white space alone is passed on but is
-//! no event.
+//! In: bytes, cut anywhere. Out: the position behind each line feed. A line of white space alone is passed on
+//! but is no event.
 
 use memchr::memchr;
 
@@ -16,7 +16,8 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Looks for the end of the current line in `data[from..]`; everything before `from` was looked at already.
+    /// Looks for the end of the current line in `data[from..]`; everything before `from` was looked at
+    /// already.
     pub fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
         let rest = &data[from..];
         let line = memchr(b'\n', rest).map_or(rest, |length| &rest[..length]);

@@ -4,12 +4,12 @@
 //! (`headrace-net/relay.rs`) does the doing and decides nothing.
 //!
 //! Rules, in prose:
-//! * While no head went downstream, a failed upstream leaves the downstream untouched: the handler may try another
-//!   upstream, or answer itself.
-//! * Once a head went downstream, the answer ends in exactly one of two ways: FIN after the upstream's own end, or a
-//!   reset. Nothing that was cut ever looks complete.
-//! * *Stop* and *lost* end everything at once, in every state: what is still queued is dropped, the upstream is
-//!   closed, and it is never reused.
+//! * While no head went downstream, a failed upstream leaves the downstream untouched: the handler may try
+//!   another upstream, or answer itself.
+//! * Once a head went downstream, the answer ends in exactly one of two ways: FIN after the upstream's own
+//!   end, or a reset. Nothing that was cut ever looks complete.
+//! * *Stop* and *lost* end everything at once, in every state: what is still queued is dropped, the upstream
+//!   is closed, and it is never reused.
 //! * An upstream connection goes back to the pool only after an end that its own framing declared.
 
 use State::*;

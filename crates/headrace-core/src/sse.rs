@@ -1,12 +1,13 @@
 //! Where one Server-Sent Event ends.
 //!
-//! In: bytes, cut anywhere. Out: the position behind each complete block. Lines end with LF, CR or CRLF, a byte order
-//! mark may lead the stream, and an empty line ends a block (WHATWG HTML §9.2.5). Bytes are only looked at, never
-//! changed: whoever calls passes them on as they came.
+//! In: bytes, cut anywhere. Out: the position behind each complete block. Lines end with LF, CR or CRLF, a
+//! byte order mark may lead the stream, and an empty line ends a block (WHATWG HTML §9.2.5). Bytes are only
+//! looked at, never changed: whoever calls passes them on as they came.
 //!
 //! Two rules keep a heartbeat from being held back, and an ending from being waited for:
 //! * a comment line that stands alone at the end of what has arrived is a block of its own;
-//! * a block ends at a CR although an LF may follow; that LF then leads the next block, where it means nothing.
+//! * a block ends at a CR although an LF may follow; that LF then leads the next block, where it means
+//!   nothing.
 
 use memchr::memchr2;
 
@@ -56,7 +57,8 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// Looks for the end of the current block in `data[from..]`; everything before `from` was looked at already.
+    /// Looks for the end of the current block in `data[from..]`; everything before `from` was looked at
+    /// already.
     pub fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
         let mut at = self.skip_bom(data, from);
         if self.after_cr && at < data.len() {

@@ -1,7 +1,7 @@
 //! Counting times.
 //!
-//! In: durations. Out: a small histogram (8 buckets an octave, so a value is known within 12 %), cheap enough to keep
-//! two for every stream and to update for every event.
+//! In: durations. Out: a small histogram (8 buckets an octave, so a value is known within 12 %), cheap enough
+//! to keep two for every stream and to update for every event.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The client's side: HTTP/3 connections to a server.
 //!
-//! In: an address, whom to trust, requests. Out: answers (`client_stream.rs`). All clients of a process share one
-//! runtime on one thread, started when the first of them connects. Every connection has a socket of its own, so that
-//! one can move to another network without the others.
+//! In: an address, whom to trust, requests. Out: answers (`client_stream.rs`). All clients of a process share
+//! one runtime on one thread, started when the first of them connects. Every connection has a socket of its
+//! own, so that one can move to another network without the others.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,9 @@ use headrace_core::http3::message::RequestHead;
 use headrace_core::http3::{Http3Error, code, qpack, settings, varint};
 use headrace_core::{Error, Kind};
 use quinn::congestion::BbrConfig;
-use quinn::{ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig, VarInt,
+};
 
 use crate::client_stream::{self, ResponseStream};
 use crate::http3_stream::stream_code;
@@ -182,7 +184,9 @@ fn transport(config: &ClientConfig) -> TransportConfig {
 fn connect_error(name: &str, error: &ConnectionError) -> Error {
     let kind = match error {
         // 0x100 to 0x1ff: a TLS alert (RFC 9001 §4.8), ours or the server's.
-        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => Kind::Tls,
+        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
+            Kind::Tls
+        }
         ConnectionError::TimedOut => Kind::ConnectTimeout,
         _ => Kind::Connect,
     };

@@ -1,20 +1,21 @@
 //! One request of a client, and its answer as it comes.
 //!
-//! In: a request's head and body. Out: the answer's head; then chunks, one per DATA frame where they are small, each
-//! with the moment at which it was read; then the end, or an error. The reader takes all chunks that are there at
-//! once; what it does not take fills a bounded buffer, and then the server waits.
+//! In: a request's head and body. Out: the answer's head; then chunks, one per DATA frame where they are
+//! small, each with the moment at which it was read; then the end, or an error. The reader takes all chunks
+//! that are there at once; what it does not take fills a bounded buffer, and then the server waits.
 //!
-//! Dropping a [`ResponseStream`] before its end sends STOP_SENDING (H3_REQUEST_CANCELLED); the connection goes on.
+//! Dropping a [`ResponseStream`] before its end sends STOP_SENDING (H3_REQUEST_CANCELLED); the connection
+//! goes on.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use headrace_core::fields::{self, BodyLength};
 use headrace_core::http3::message::{self, RequestHead, ResponseHead};
 use headrace_core::http3::{Http3Error, code, frame};
-use headrace_core::fields::{self, BodyLength};
 use headrace_core::{Error, Kind};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use quinn::{SendStream, VarInt, WriteError};
 use tokio::sync::Notify;
 
@@ -146,8 +147,9 @@ impl Drop for ResponseStream {
     }
 }
 
-/// Sends the request from a task of the client's runtime. `is_recorded`: of the answer's body only the times and
-/// sizes of its DATA frames are kept; its reader is not woken before the end, and so cannot disturb what it measures.
+/// Sends the request from a task of the client's runtime. `is_recorded`: of the answer's body only the times
+/// and sizes of its DATA frames are kept; its reader is not woken before the end, and so cannot disturb what
+/// it measures.
 pub fn start(connection: Arc<Inner>, head: RequestHead, body: Bytes, is_recorded: bool) -> ResponseStream {
     let shared = Arc::new(Shared::default());
     shared.lock().records = is_recorded.then(Vec::new);
@@ -168,7 +170,8 @@ pub fn start(connection: Arc<Inner>, head: RequestHead, body: Bytes, is_recorded
     stream
 }
 
-/// Resets a request that is dropped before FIN was queued; taken out once it was, for a lost FIN must be repeated.
+/// Resets a request that is dropped before FIN was queued; taken out once it was, for a lost FIN must be
+/// repeated.
 struct RequestGuard(Option<SendStream>);
 
 impl Drop for RequestGuard {
@@ -249,7 +252,11 @@ async fn read_answer(
                 }
                 let declared = fields::content_length(&head.headers)
                     .map_err(|_| Error::new(Kind::Protocol, "content-length is malformed"))?;
-                length = Some(BodyLength::new(declared.filter(|_| request.method != Method::HEAD)));
+                // Answers without a body may still say how long one would be (RFC 9110 §8.6).
+                let has_body = request.method != Method::HEAD
+                    && head.status != StatusCode::NO_CONTENT
+                    && head.status != StatusCode::NOT_MODIFIED;
+                length = Some(BodyLength::new(declared.filter(|_| has_body)));
                 let mut state = shared.lock();
                 state.head = Some(head);
                 state.head_at_ns = monotonic_ns();

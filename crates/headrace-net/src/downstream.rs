@@ -1,7 +1,7 @@
 //! The side of the client, whatever protocol it speaks.
 //!
-//! In: a head, units of a body, trailers, an end. Out: the same on the wire, one frame per unit; how much is waiting;
-//! and whether the client stopped or was lost.
+//! In: a head, units of a body, trailers, an end. Out: the same on the wire, one frame per unit; how much is
+//! waiting; and whether the client stopped or was lost.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

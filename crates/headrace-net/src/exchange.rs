@@ -1,8 +1,9 @@
 //! One request and its answer.
 //!
-//! In: a request's head and body, by any protocol; then the commands of its handler, one at a time. Out: the answer.
-//! [`Exchange`] is the handler's end, [`Driver`] the connection's: they are joined by one bounded channel of commands.
-//! When the handler's end is dropped, an answer that is not finished is reset; it never finishes by itself.
+//! In: a request's head and body, by any protocol; then the commands of its handler, one at a time. Out: the
+//! answer. [`Exchange`] is the handler's end, [`Driver`] the connection's: they are joined by one bounded
+//! channel of commands. When the handler's end is dropped, an answer that is not finished is reset; it never
+//! finishes by itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,21 +11,21 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_core::http3::message::RequestHead;
 use headrace_core::events::Unit;
+use headrace_core::http3::message::RequestHead;
 use headrace_core::relay::Cause;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::mpsc;
 
 use crate::downstream::{Downstream, Gone};
-use crate::relay::{self, RelayReport, RelayRequest};
+use crate::inbox::{self, Inbox};
+use crate::relay::{self, RelayRequest};
 use crate::reply::Reply;
+use crate::report::{End, RelayReport};
 use crate::request_body::{KeptBody, RequestBody};
 use crate::server::{Active, Worker};
 
-/// Commands of one exchange that may wait; a handler awaits each before the next, so two are many.
-const COMMAND_QUEUE: usize = 4;
 /// How long an answer may wait for the client's last acknowledgement before its slot is given back.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -94,14 +95,34 @@ impl Progress {
 pub enum Command {
     /// The whole body, held to its length and to the limit.
     Body(Reply<Bytes>),
-    Respond { status: StatusCode, headers: HeaderMap, reply: Reply<()> },
+    Respond {
+        status: StatusCode,
+        headers: HeaderMap,
+        reply: Reply<()>,
+    },
     /// Answers once the bytes fit the stream's budget.
-    Send { data: Bytes, reply: Reply<()> },
-    Finish { trailers: Option<HeaderMap>, reply: Reply<()> },
+    Send {
+        data: Bytes,
+        reply: Reply<()>,
+    },
+    Finish {
+        trailers: Option<HeaderMap>,
+        reply: Reply<()>,
+    },
     /// A whole answer at once.
-    Answer { status: StatusCode, headers: HeaderMap, body: Bytes, reply: Reply<()> },
-    Reset { code: u64 },
-    Relay { request: Box<RelayRequest>, reply: Reply<Box<RelayReport>> },
+    Answer {
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Bytes,
+        reply: Reply<()>,
+    },
+    Reset {
+        code: u64,
+    },
+    Relay {
+        request: Box<RelayRequest>,
+        reply: Reply<Box<RelayReport>>,
+    },
     /// Answers when the client is gone.
     Gone(Reply<Gone>),
 }
@@ -116,12 +137,14 @@ pub struct Exchange {
 
 impl Exchange {
     /// # Errors
-    /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The command's reply
-    /// says the same.
+    /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The
+    /// command's reply says the same.
     pub fn command(&self, command: Command) -> Result<(), Error> {
         self.commands.try_send(command).map_err(|error| match error {
             mpsc::error::TrySendError::Closed(_) => Kind::Closed.into(),
-            mpsc::error::TrySendError::Full(_) => Error::new(Kind::Misuse, "too many calls wait on one exchange"),
+            mpsc::error::TrySendError::Full(_) => {
+                Error::new(Kind::Misuse, "too many calls wait on one exchange")
+            }
         })
     }
 }
@@ -149,15 +172,19 @@ pub fn pair(
     worker: Arc<Worker>,
     active: Active,
 ) -> (Exchange, Driver) {
-    let (sender, commands) = mpsc::channel(COMMAND_QUEUE);
+    let (sender, commands) = mpsc::channel(inbox::COMMAND_QUEUE);
     let progress = Arc::new(Progress::default());
     let is_head_request = request.head.method == Method::HEAD;
-    let exchange =
-        Exchange { id: active.id(), request: Arc::new(request), progress: progress.clone(), commands: sender };
+    let exchange = Exchange {
+        id: active.id(),
+        request: Arc::new(request),
+        progress: progress.clone(),
+        commands: sender,
+    };
     let driver = Driver {
         down,
         body,
-        inbox: Inbox { commands, gone_waiters: Vec::new() },
+        inbox: Inbox::new(commands),
         worker,
         progress,
         is_head_request,
@@ -169,13 +196,13 @@ pub fn pair(
 }
 
 impl Driver {
-    /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how, the client
-    /// was gone before that.
+    /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how,
+    /// the client was gone before that.
     pub async fn run(mut self) -> Option<Gone> {
         while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
             tokio::select! {
                 biased;
-                command = self.inbox.commands.recv() => match command {
+                command = self.inbox.next() => match command {
                     Some(command) => self.execute(command).await,
                     None => self.reset(Kind::Internal.h3_code()),
                 },
@@ -198,7 +225,7 @@ impl Driver {
                 reply.send(result);
             }
             Command::Respond { status, headers, reply } => {
-                let result = self.respond(status, headers);
+                let result = self.respond(status, headers).await;
                 reply.send(result);
             }
             Command::Send { data, reply } => {
@@ -239,7 +266,12 @@ impl Driver {
         Ok(self.kept_body.insert(body).bytes.clone())
     }
 
-    fn respond(&mut self, status: StatusCode, mut headers: HeaderMap) -> Result<(), Error> {
+    async fn respond(&mut self, status: StatusCode, headers: HeaderMap) -> Result<(), Error> {
+        self.queue_head(status, headers)?;
+        self.flush(self.worker.config.limits.stream_budget_bytes).await
+    }
+
+    fn queue_head(&mut self, status: StatusCode, mut headers: HeaderMap) -> Result<(), Error> {
         self.expect(Phase::Open)?;
         self.worker.finish_headers(&mut headers);
         self.down.queue_head(status, &headers);
@@ -273,7 +305,7 @@ impl Driver {
 
     async fn answer(&mut self, status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Result<(), Error> {
         headers.insert(http::header::CONTENT_LENGTH, body.len().into());
-        self.respond(status, headers)?;
+        self.queue_head(status, headers)?;
         self.send(body).await?;
         self.finish(None).await
     }
@@ -309,9 +341,9 @@ impl Driver {
             _ => Kind::Closed.into(),
         };
         self.progress.set_phase(match report.end {
-            relay::End::Finished => Phase::Finished,
-            relay::End::Reset => Phase::Reset,
-            relay::End::Untouched => Phase::Open,
+            End::Finished => Phase::Finished,
+            End::Reset => Phase::Reset,
+            End::Untouched => Phase::Open,
         });
         Ok(Box::new(report))
     }
@@ -353,7 +385,9 @@ impl Driver {
         match self.progress.phase() {
             now if now == phase => Ok(()),
             Phase::Finished | Phase::Reset => Err(Kind::Closed.into()),
-            now => Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}"))),
+            now => {
+                Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}")))
+            }
         }
     }
 }
@@ -370,55 +404,5 @@ async fn wait_gone(down: &mut Downstream, body: &mut RequestBody) -> Gone {
     tokio::select! {
         gone = down.gone() => gone,
         gone = body.reset() => gone,
-    }
-}
-
-/// What the handler says while the driver is busy with what it said before.
-pub struct Inbox {
-    commands: mpsc::Receiver<Command>,
-    /// Those who wait to hear that the client is gone; at most [`COMMAND_QUEUE`].
-    gone_waiters: Vec<Reply<Gone>>,
-}
-
-impl Inbox {
-    /// Resolves when the handler gives up; other commands that come meanwhile are out of turn. Cancel-safe.
-    pub async fn abandoned(&mut self) {
-        while let Some(command) = self.commands.recv().await {
-            match command {
-                Command::Reset { .. } => return,
-                Command::Gone(reply) => self.keep_waiter(reply),
-                other => refuse(other),
-            }
-        }
-    }
-
-    pub fn answer_waiters(&mut self, gone: Gone) {
-        for waiter in self.gone_waiters.drain(..) {
-            waiter.send(Ok(gone));
-        }
-    }
-
-    fn keep_waiter(&mut self, reply: Reply<Gone>) {
-        if self.gone_waiters.len() < COMMAND_QUEUE {
-            self.gone_waiters.push(reply);
-        } else {
-            reply.send(Err(Error::new(Kind::Misuse, "gone() is awaited too many times")));
-        }
-    }
-}
-
-fn refuse(command: Command) {
-    fn busy<T>(reply: Reply<T>) {
-        reply.send(Err(Error::new(Kind::Misuse, "another call on this exchange is still running")));
-    }
-    match command {
-        Command::Body(reply) => busy(reply),
-        Command::Respond { reply, .. }
-        | Command::Send { reply, .. }
-        | Command::Finish { reply, .. }
-        | Command::Answer { reply, .. } => busy(reply),
-        Command::Relay { reply, .. } => busy(reply),
-        Command::Gone(reply) => busy(reply),
-        Command::Reset { .. } => {}
     }
 }

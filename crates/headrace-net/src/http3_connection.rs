@@ -1,8 +1,8 @@
 //! One HTTP/3 connection of a client.
 //!
-//! In: a QUIC connection after its handshake. Out: a task per request stream; the control stream read and written;
-//! GOAWAY in two steps (RFC 9114 §5.2); and the connection closed when the peer breaks the protocol, cancels too
-//! often, or has not used it for long.
+//! In: a QUIC connection after its handshake. Out: a task per request stream; the control stream read and
+//! written; GOAWAY in two steps (RFC 9114 §5.2); and the connection closed when the peer breaks the protocol,
+//! cancels too often, or has not used it for long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -75,7 +75,10 @@ impl Connection {
         let mut state = self.lock();
         let limit = u64::from(worker.config.limits.max_streams_per_connection);
         if stream / 4 >= state.next_stream / 4 + limit {
-            return Err(Http3Error::connection(code::ID_ERROR, "PRIORITY_UPDATE of a stream beyond the limit"));
+            return Err(Http3Error::connection(
+                code::ID_ERROR,
+                "PRIORITY_UPDATE of a stream beyond the limit",
+            ));
         }
         match state.urgencies.get(&stream) {
             Some(shared) => shared.store(urgency, Ordering::Relaxed),
@@ -137,7 +140,12 @@ async fn open_control(connection: &Connection, max_head_bytes: u64) -> Result<Se
     Ok(control)
 }
 
-fn accept_request(worker: &Arc<Worker>, connection: &Arc<Connection>, mut send: SendStream, mut recv: RecvStream) {
+fn accept_request(
+    worker: &Arc<Worker>,
+    connection: &Arc<Connection>,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) {
     let id = VarInt::from(send.id()).into_inner();
     let is_refused = {
         let mut state = connection.lock();
@@ -164,8 +172,8 @@ fn accept_request(worker: &Arc<Worker>, connection: &Arc<Connection>, mut send: 
     });
 }
 
-/// Waits for a reason to end the connection, and ends it as RFC 9114 §5.2 asks: a GOAWAY that promises nothing, a
-/// round trip later one that is exact, and then the last streams run out.
+/// Waits for a reason to end the connection, and ends it as RFC 9114 §5.2 asks: a GOAWAY that promises
+/// nothing, a round trip later one that is exact, and then the last streams run out.
 async fn say_goaway(worker: Arc<Worker>, connection: Arc<Connection>, mut control: SendStream) {
     let mut phase = worker.shared.phase.clone();
     tokio::select! {
@@ -210,7 +218,11 @@ async fn read_uni(worker: Arc<Worker>, connection: Arc<Connection>, recv: RecvSt
     }
 }
 
-async fn handle_uni(worker: &Worker, connection: &Connection, mut recv: RecvStream) -> Result<(), Http3Error> {
+async fn handle_uni(
+    worker: &Worker,
+    connection: &Connection,
+    mut recv: RecvStream,
+) -> Result<(), Http3Error> {
     let Some(kind) = read_type(&mut recv).await else { return Ok(()) };
     match kind {
         stream_type::CONTROL | stream_type::QPACK_ENCODER | stream_type::QPACK_DECODER => {

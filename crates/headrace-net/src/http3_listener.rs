@@ -1,8 +1,9 @@
 //! The QUIC endpoint of one worker.
 //!
-//! In: a UDP socket. Out: accepted connections, each in a task of its own (`http3_connection.rs`). What a handshake
-//! may cost before the client's address is known to be real is bounded here: how many, how many bytes, and from which
-//! number on a client must first show that it receives what we send (Retry, RFC 9000 §8.1).
+//! In: a UDP socket. Out: accepted connections, each in a task of its own (`http3_connection.rs`). What a
+//! handshake may cost before the client's address is known to be real is bounded here: how many, how many
+//! bytes, and from which number on a client must first show that it receives what we send (Retry, RFC 9000
+//! §8.1).
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -79,7 +80,9 @@ fn admit(worker: &Arc<Worker>, incoming: Incoming) {
     if worker.is_draining() {
         return incoming.refuse();
     }
-    if handshakes >= limits.retry_above_handshakes && !incoming.remote_address_validated() && incoming.may_retry()
+    if handshakes >= limits.retry_above_handshakes
+        && !incoming.remote_address_validated()
+        && incoming.may_retry()
     {
         let _ = incoming.retry();
         return;
@@ -137,8 +140,8 @@ fn transport(config: &Config) -> TransportConfig {
         .receive_window(limits.connection_receive_window_bytes.into())
         .send_window(limits.connection_send_window_bytes)
         .send_fairness(true)
-        // A model may think for minutes: the connection must not look dead meanwhile. Who has no stream open is
-        // closed by `http3_connection.rs` after `timeouts.unused_s`.
+        // A model may think for minutes: the connection must not look dead meanwhile. Who has no stream open
+        // is closed by `http3_connection.rs` after `timeouts.unused_s`.
         .keep_alive_interval(Some(idle / 3))
         .max_idle_timeout(VarInt::from_u64(idle.as_millis() as u64).ok().map(Into::into))
         .datagram_receive_buffer_size(None);

@@ -1,7 +1,7 @@
 //! One request of an HTTP/3 connection, from its first byte to its slot given back.
 //!
-//! In: a request stream. Out: an [`crate::exchange::Exchange`] for the handler, and the driver run to its end; or an
-//! answer of our own when the head cannot be used.
+//! In: a request stream. Out: an [`crate::exchange::Exchange`] for the handler, and the driver run to its
+//! end; or an answer of our own when the head cannot be used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,7 +37,14 @@ pub async fn serve(
         Ok(Ok(head)) => head,
         Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
         Err(_) => {
-            return refuse(&worker, &connection, sender, reader, Refusal::Answer(Kind::RequestTimeout.into())).await;
+            return refuse(
+                &worker,
+                &connection,
+                sender,
+                reader,
+                Refusal::Answer(Kind::RequestTimeout.into()),
+            )
+            .await;
         }
     };
     let active = match worker.begin_exchange() {
@@ -80,7 +87,9 @@ async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<
         }
         Err(ReadFailure::Http3(error)) => return Err(Refusal::Breach(error)),
         Err(ReadFailure::HeadTooLarge) => return Err(Refusal::Answer(Kind::HeadTooLarge.into())),
-        Err(ReadFailure::Reset(_) | ReadFailure::Lost(_) | ReadFailure::Rejected) => return Err(Refusal::Silent),
+        Err(ReadFailure::Reset(_) | ReadFailure::Lost(_) | ReadFailure::Rejected) => {
+            return Err(Refusal::Silent);
+        }
     };
     message::decode_request(&section, max_head_bytes).map_err(|error| match error {
         HeadError::Http3(error) => Refusal::Breach(error),

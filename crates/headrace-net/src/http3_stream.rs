@@ -1,7 +1,8 @@
 //! One request stream of HTTP/3: its messages read, its answer written.
 //!
-//! In: a QUIC stream's two halves. Out: heads, bodies, trailers; and DATA frames, one per unit queued. A sender that
-//! is dropped before it finished resets the stream: quinn alone would send FIN, and a cut answer would look complete.
+//! In: a QUIC stream's two halves. Out: heads, bodies, trailers; and DATA frames, one per unit queued. A
+//! sender that is dropped before it finished resets the stream: quinn alone would send FIN, and a cut answer
+//! would look complete.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -152,7 +153,8 @@ impl MessageReader {
     }
 
     fn order(&mut self, frame: Frame) -> Result<Part, ReadFailure> {
-        let unexpected = |reason| Err(ReadFailure::Http3(Http3Error::connection(code::FRAME_UNEXPECTED, reason)));
+        let unexpected =
+            |reason| Err(ReadFailure::Http3(Http3Error::connection(code::FRAME_UNEXPECTED, reason)));
         match frame {
             Frame::Headers(_) if self.has_trailers => unexpected("HEADERS after the trailers"),
             Frame::Headers(section) => {
@@ -169,7 +171,8 @@ impl MessageReader {
 }
 
 impl Drop for MessageReader {
-    /// Whatever is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with H3_NO_ERROR).
+    /// Whatever is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with
+    /// H3_NO_ERROR).
     fn drop(&mut self) {
         self.stop(code::NO_ERROR);
     }
@@ -306,8 +309,8 @@ impl Sender {
         let _ = self.send.stopped().await;
     }
 
-    /// How long the client needs to see what was flushed, with one retransmission: a reset that overtakes it would
-    /// take it back.
+    /// How long the client needs to see what was flushed, with one retransmission: a reset that overtakes it
+    /// would take it back.
     pub fn settle_time(&self) -> Duration {
         (self.connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
     }

@@ -1,9 +1,10 @@
 //! One UDP and one TCP socket per worker, all on one port.
 //!
-//! In: an address and a number of workers. Out: bound sockets, in the workers' order. A connection belongs to the
-//! worker whose number is in the first byte of its connection ID, modulo the number of workers: a classic BPF program
-//! in the kernel reads it there, so that a client that moves to another address still reaches its worker. Where the
-//! kernel refuses the program, the worker that receives a stray datagram forwards it (`socket.rs`).
+//! In: an address and a number of workers. Out: bound sockets, in the workers' order. A connection belongs to
+//! the worker whose number is in the first byte of its connection ID, modulo the number of workers: a classic
+//! BPF program in the kernel reads it there, so that a client that moves to another address still reaches its
+//! worker. Where the kernel refuses the program, the worker that receives a stray datagram forwards it
+//! (`socket.rs`).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
@@ -32,11 +33,10 @@ pub struct Sockets {
 /// # Errors
 /// [`Kind::Config`] with the address when it cannot be resolved, is taken, or may not be bound.
 pub fn bind(host: &str, port: u16, workers: usize) -> Result<(SocketAddr, Vec<Sockets>), Error> {
-    let address = (host, port)
-        .to_socket_addrs()
-        .ok()
-        .and_then(|mut found| found.next())
-        .ok_or_else(|| Error::new(Kind::Config, format!("listen.host: {host:?} is no address of this machine")))?;
+    let address =
+        (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
+            Error::new(Kind::Config, format!("listen.host: {host:?} is no address of this machine"))
+        })?;
     if port != 0 {
         // With SO_REUSEPORT a second server of the same user would silently share the port: look first.
         probe(address).map_err(|error| refused(address, &error))?;
@@ -106,8 +106,8 @@ fn share(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Attaches the program that chooses a socket by the connection ID. It belongs to the whole group of sockets: attach
-/// it once, after the last one is bound, so that its index is the worker's number.
+/// Attaches the program that chooses a socket by the connection ID. It belongs to the whole group of sockets:
+/// attach it once, after the last one is bound, so that its index is the worker's number.
 ///
 /// # Errors
 /// When the kernel does not take it.
@@ -155,7 +155,8 @@ pub fn owner(datagram: &[u8], workers: usize) -> Option<usize> {
     datagram.get(offset).map(|&byte| usize::from(byte) % workers)
 }
 
-/// Connection IDs of one worker: random, but for the first byte, which is the worker's number modulo their count.
+/// Connection IDs of one worker: random, but for the first byte, which is the worker's number modulo their
+/// count.
 #[derive(Debug)]
 pub struct WorkerCids {
     pub worker: usize,

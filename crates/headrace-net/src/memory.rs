@@ -1,7 +1,7 @@
 //! The memory that all requests' bodies and all answers' queues share.
 //!
-//! In: how many bytes someone wants to keep. Out: whether there is room. What a [`Charge`] holds is given back when it
-//! is dropped.
+//! In: how many bytes someone wants to keep. Out: whether there is room. What a [`Charge`] holds is given
+//! back when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

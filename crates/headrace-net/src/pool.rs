@@ -1,7 +1,7 @@
 //! Idle HTTP/1.1 connections of one worker.
 //!
-//! In: connections whose last answer ended by its own framing. Out: the warmest one that is still alive. At most
-//! `per_target` are kept for each target, none longer than `max_idle`.
+//! In: connections whose last answer ended by its own framing. Out: the warmest one that is still alive. At
+//! most `per_target` are kept for each target, none longer than `max_idle`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

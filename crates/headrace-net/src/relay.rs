@@ -1,29 +1,30 @@
 //! Moving one answer from a model server to the client.
 //!
-//! In: a request for a model server; the client's stream. Out: the answer, event by event, each as one DATA frame
-//! written when it arrives; and a [`RelayReport`]. What to do is decided by the table in `headrace-core/relay.rs`;
-//! this file does it, in one task, without a timer, channel or lock per event.
+//! In: a request for a model server; the client's stream. Out: the answer, event by event, each as one DATA
+//! frame written when it arrives; and a [`RelayReport`]. What to do is decided by the table in
+//! `headrace-core/relay.rs`; this file does it, in one task, without a timer, channel or lock per event.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::events::{Framing, Splitter, Unit};
 use headrace_core::relay::{Action, Cause, Input, Relay};
-use headrace_core::stats::Histogram;
 use headrace_core::{Error, Kind, fields};
 use http::{HeaderMap, StatusCode};
-use tokio::time::{Sleep, sleep, sleep_until};
+use tokio::time::sleep;
 
 use crate::downstream::{Downstream, Gone};
-use crate::exchange::{Inbox, Progress};
+use crate::exchange::Progress;
+use crate::inbox::Inbox;
+use crate::report::{End, RelayReport};
 use crate::request_body::KeptBody;
 use crate::server::Worker;
 use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest};
+use crate::watch::Watch;
 
 /// Reads in one turn before other streams get theirs.
 const READS_PER_TURN: usize = 16;
@@ -53,72 +54,11 @@ pub struct Sides<'a> {
     pub is_head_request: bool,
 }
 
-/// What a relay left of the client's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Nothing was sent: the handler may go on.
-    Untouched,
-    Finished,
-    Reset,
-}
-
-/// How a relay went. Times are taken here, where the bytes pass.
-#[derive(Clone, Debug)]
-pub struct RelayReport {
-    pub cause: Cause,
-    /// Why, when the cause is a failure.
-    pub error: Option<Error>,
-    pub end: End,
-    pub status: Option<StatusCode>,
-    pub framing: Framing,
-    pub started: SystemTime,
-    /// From the start to the upstream's head.
-    pub head: Option<Duration>,
-    /// From the start until the first event had been handed to the transport (TTFT).
-    pub first_event: Option<Duration>,
-    pub duration: Duration,
-    pub events: u64,
-    /// Bytes of the body, as they came.
-    pub bytes: u64,
-    /// Between the arrivals of two events (ITL).
-    pub gaps: Histogram,
-    /// From an event's arrival until it had been handed to the transport.
-    pub holds: Histogram,
-    pub upstream_reused: bool,
-}
-
-impl RelayReport {
-    /// The client was gone before anything was asked of an upstream.
-    pub fn gone(gone: Gone) -> Self {
-        let cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
-        Self { cause, end: End::Reset, ..Self::new() }
-    }
-
-    fn new() -> Self {
-        Self {
-            cause: Cause::Abandoned,
-            error: None,
-            end: End::Untouched,
-            status: None,
-            framing: Framing::Raw,
-            started: SystemTime::now(),
-            head: None,
-            first_event: None,
-            duration: Duration::ZERO,
-            events: 0,
-            bytes: 0,
-            gaps: Histogram::default(),
-            holds: Histogram::default(),
-            upstream_reused: false,
-        }
-    }
-}
-
 /// Relays one answer.
 pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
     let mut job = Job {
         machine: Relay::default(),
-        report: RelayReport::new(),
+        report: RelayReport::begin(),
         started: Instant::now(),
         splitter: Splitter::new(Framing::Raw, 0),
         answer: None,
@@ -132,7 +72,9 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
         job.act(input).await;
         input = match job.machine.state() {
             headrace_core::relay::State::Streaming => job.stream().await,
-            headrace_core::relay::State::Finishing | headrace_core::relay::State::Failing => job.flush().await,
+            headrace_core::relay::State::Finishing | headrace_core::relay::State::Failing => {
+                job.flush().await
+            }
             headrace_core::relay::State::Waiting | headrace_core::relay::State::Ended => break,
         };
     }
@@ -158,7 +100,8 @@ struct Job<'a> {
 impl Job<'_> {
     /// Waits for the answer's head.
     async fn wait(&mut self) -> Input {
-        let body = self.request.body.take().or_else(|| self.sides.kept_body.as_ref().map(|kept| kept.bytes.clone()));
+        let body =
+            self.request.body.take().or_else(|| self.sides.kept_body.as_ref().map(|kept| kept.bytes.clone()));
         let body = body.unwrap_or_default();
         let open = upstream::open(self.sides.worker, &self.request.upstream, &body);
         let opened = tokio::select! {
@@ -187,7 +130,8 @@ impl Job<'_> {
     /// Reads events and hands them on until the body ends, somebody fails, or nobody reads.
     async fn stream(&mut self) -> Input {
         let Some(mut answer) = self.answer.take() else { return Input::Failed };
-        let mut watch = Watch::new(self.request.idle_timeout, self.sides.worker.config.timeouts.stalled_reader_s);
+        let mut watch =
+            Watch::new(self.request.idle_timeout, self.sides.worker.config.timeouts.stalled_reader_s);
         let result = poll_fn(|cx| self.poll_stream(cx, &mut answer.body, &mut watch)).await;
         self.answer = Some(answer);
         match result {
@@ -216,7 +160,8 @@ impl Job<'_> {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => return Poll::Ready(Ok(Input::End)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                // A flush that made room for reading again must be followed by a read, which registers for more.
+                // A flush that made room for reading again must be followed by a read, which registers for
+                // more.
                 Poll::Pending if !may_read && self.sides.down.queued() < budget => {}
                 Poll::Pending => break,
             }
@@ -346,6 +291,9 @@ impl Job<'_> {
         let Some(answer) = &mut self.answer else { return };
         let mut headers = std::mem::take(&mut answer.headers);
         fields::strip_hop_by_hop(&mut headers);
+        if answer.status == StatusCode::NO_CONTENT {
+            headers.remove(http::header::CONTENT_LENGTH);
+        }
         for (name, value) in &self.request.headers {
             headers.insert(name, value.clone());
         }
@@ -395,115 +343,4 @@ fn gone_input(gone: Gone) -> Input {
 
 fn is_timeout(error: &Error) -> bool {
     matches!(error.kind, Kind::UpstreamConnectTimeout | Kind::UpstreamHeadTimeout | Kind::UpstreamIdleTimeout)
-}
-
-/// A waker that tells the task why it was woken.
-struct Alarm {
-    is_rung: AtomicBool,
-    task: Mutex<Option<Waker>>,
-}
-
-impl Alarm {
-    /// Whether it rang since the last look; at the first look it has. The task that looks is the one it wakes.
-    fn is_rung(&self, cx: &Context<'_>) -> bool {
-        if !self.is_rung.swap(false, Ordering::Acquire) {
-            return false;
-        }
-        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
-        true
-    }
-}
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.is_rung.store(true, Ordering::Release);
-        if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
-            task.wake_by_ref();
-        }
-    }
-}
-
-/// The times of one stream. One timer, set again only when it fires: an event costs two looks at the clock and no
-/// more.
-struct Watch {
-    idle: Duration,
-    stalled: Duration,
-    /// Last sign of life of the upstream.
-    last_read: Instant,
-    /// Since when the client has taken nothing beyond so many bytes.
-    blocked: Option<(Instant, u64)>,
-    /// Arrival of the last event.
-    last_event: Option<Instant>,
-    /// Arrival of the first event that is not with the transport yet.
-    waiting_since: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
-    alarm: Arc<Alarm>,
-}
-
-impl Watch {
-    fn new(idle: Duration, stalled: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            idle,
-            stalled,
-            last_read: now,
-            blocked: None,
-            last_event: None,
-            waiting_since: None,
-            timer: Box::pin(sleep(idle.min(stalled))),
-            alarm: Arc::new(Alarm { is_rung: AtomicBool::new(true), task: Mutex::new(None) }),
-        }
-    }
-
-    fn handle_arrival(&mut self, now: Instant, events: u64, report: &mut RelayReport) {
-        self.last_read = now;
-        if events == 0 {
-            return;
-        }
-        if let Some(last) = self.last_event.replace(now) {
-            report.gaps.record(now - last);
-        }
-        // Events that came in one read came at once.
-        for _ in 1..events {
-            report.gaps.record(Duration::ZERO);
-        }
-        self.waiting_since.get_or_insert(now);
-    }
-
-    fn handle_flushed(&mut self, started: Instant, report: &mut RelayReport) {
-        self.blocked = None;
-        if let Some(since) = self.waiting_since.take() {
-            let now = Instant::now();
-            report.holds.record(now - since);
-            report.first_event.get_or_insert(now - started);
-        }
-    }
-
-    /// `taken`: all bytes that the transport has taken so far.
-    fn handle_blocked(&mut self, taken: u64) {
-        if self.blocked.is_none_or(|(_, before)| before != taken) {
-            self.blocked = Some((Instant::now(), taken));
-        }
-    }
-
-    fn poll_timeout(&mut self, cx: &mut Context<'_>, is_paused: bool) -> Poll<Result<Input, Error>> {
-        while self.timer.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            if is_paused {
-                // Nothing was read because nothing may be: that is not the upstream's silence.
-                self.last_read = now;
-            }
-            let stall_end = self.blocked.map(|(since, _)| since + self.stalled);
-            if stall_end.is_some_and(|end| end <= now) {
-                return Poll::Ready(Ok(Input::Stalled));
-            }
-            let idle_end = self.last_read + self.idle;
-            if idle_end <= now {
-                return Poll::Ready(Err(Kind::UpstreamIdleTimeout.into()));
-            }
-            let next = stall_end.unwrap_or(now + self.stalled).min(idle_end);
-            self.timer = Box::pin(sleep_until(next.into()));
-        }
-        Poll::Pending
-    }
 }

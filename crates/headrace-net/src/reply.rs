@@ -1,7 +1,7 @@
 //! The answer to one request across the seam.
 //!
-//! In: a function that takes the result. Out: exactly one call of it. A reply that is dropped unanswered answers
-//! `closed`, so whoever waits is never left waiting for a peer that vanished.
+//! In: a function that takes the result. Out: exactly one call of it. A reply that is dropped unanswered
+//! answers `closed`, so whoever waits is never left waiting for a peer that vanished.
 
 use headrace_core::{Error, Kind};
 

@@ -1,7 +1,8 @@
 //! The body of a request, by any protocol.
 //!
-//! In: DATA frames of HTTP/3, or hyper's body. Out: the whole body, never longer than its limit, and exactly as long
-//! as its `content-length` at every kind of end: that is what closes request smuggling (RFC 9114 §4.1.2).
+//! In: DATA frames of HTTP/3, or hyper's body. Out: the whole body, never longer than its limit, and exactly
+//! as long as its `content-length` at every kind of end: that is what closes request smuggling (RFC 9114
+//! §4.1.2).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ impl RequestBody {
     /// When the body is too large, incomplete, malformed, or the client is gone.
     pub async fn read_all(&mut self, worker: &Worker) -> Result<KeptBody, Error> {
         let limit = worker.config.limits.max_body_bytes;
-        let declared = self.declared.map_err(|_| Error::new(Kind::BadRequest, "content-length is malformed"))?;
+        let declared =
+            self.declared.map_err(|_| Error::new(Kind::BadRequest, "content-length is malformed"))?;
         if declared.is_some_and(|length| length > limit as u64) {
             return Err(Kind::BodyTooLarge.into());
         }

@@ -1,7 +1,8 @@
 //! The server: worker threads, each with its sockets, its runtime and its connections.
 //!
-//! In: a configuration, and a [`Handler`] that takes exchanges. Out: a running server with one address, a drain that
-//! cuts nobody, and numbers. A worker owns its connections for their whole life; what workers share is counted here.
+//! In: a configuration, and a [`Handler`] that takes exchanges. Out: a running server with one address, a
+//! drain that cuts nobody, and numbers. A worker owns its connections for their whole life; what workers
+//! share is counted here.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,10 +23,10 @@ use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::reply::Reply;
 use crate::socket::{self, Doors};
+use crate::tcp_connection;
 use crate::tls::{self, ServerTls, Trust};
 use crate::upstream::{self, UpstreamRequest};
 use crate::upstream_http2;
-use crate::tcp_connection;
 
 /// How often a drain looks whether it is over.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -177,7 +178,9 @@ impl Server {
         let (address, sockets) = listener::bind(&config.host, config.port, config.workers)?;
         let is_steered = config.workers > 1
             && config.steering == Steering::Bpf
-            && sockets.last().is_some_and(|last| listener::attach_steering(&last.udp, config.workers).is_ok());
+            && sockets
+                .last()
+                .is_some_and(|last| listener::attach_steering(&last.udp, config.workers).is_ok());
         let (phase, phase_receiver) = watch::channel(Phase::Running);
         let shared = Arc::new(Shared {
             handler,
@@ -229,8 +232,8 @@ impl Server {
         self.workers.iter().map(|worker| worker.pool.len()).sum()
     }
 
-    /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, then closes.
-    /// The reply says how many exchanges were cut.
+    /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, then
+    /// closes. The reply says how many exchanges were cut.
     pub fn drain(&self, grace: Duration, reply: Reply<usize>) {
         self.phase.send_if_modified(|phase| {
             let was_running = *phase == Phase::Running;
@@ -254,8 +257,8 @@ impl Server {
         });
     }
 
-    /// Asks an upstream on the gateway's own behalf, by the connections of the first worker. The answer is whole, and
-    /// at most `max_bytes` long.
+    /// Asks an upstream on the gateway's own behalf, by the connections of the first worker. The answer is
+    /// whole, and at most `max_bytes` long.
     pub fn fetch(&self, request: UpstreamRequest, body: Bytes, max_bytes: usize, reply: Reply<Fetched>) {
         let worker = self.workers[0].clone();
         self.runtime.spawn(async move {
@@ -301,7 +304,8 @@ async fn fetch(
     let mut whole = Vec::new();
     let read = async {
         loop {
-            let poll = |cx: &mut std::task::Context<'_>| answer.body.poll(cx, |data| whole.extend_from_slice(data));
+            let poll =
+                |cx: &mut std::task::Context<'_>| answer.body.poll(cx, |data| whole.extend_from_slice(data));
             match std::future::poll_fn(poll).await? {
                 upstream::Progress::End(_) => return Ok(()),
                 upstream::Progress::Data if whole.len() > max_bytes => {

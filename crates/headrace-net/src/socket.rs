@@ -1,8 +1,8 @@
 //! The UDP socket of one worker.
 //!
-//! In: datagrams of the kernel, and those that other workers forward. Out: datagrams of connections that this worker
-//! owns; strays go to their owner over a bounded channel (full means lost, as on any network). The echo of small
-//! packets will live here, too.
+//! In: datagrams of the kernel, and those that other workers forward. Out: datagrams of connections that this
+//! worker owns; strays go to their owner over a bounded channel (full means lost, as on any network). The
+//! echo of small packets will live here, too.
 
 use std::fmt;
 use std::future::Future;
@@ -132,8 +132,9 @@ impl AsyncUdpSocket for WorkerSocket {
                 self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), bufs, meta));
             if let Ok(count) = received {
                 if count < bufs.len() {
-                    // The queue was empty behind these: said now, it saves a system call that would only say the
-                    // same. No event can have been noted meanwhile, for the runtime notes them on this thread.
+                    // The queue was empty behind these: said now, it saves a system call that would only say
+                    // the same. No event can have been noted meanwhile, for the runtime notes them on this
+                    // thread.
                     let _ = self.io.try_io(Interest::READABLE, || -> io::Result<()> {
                         Err(io::ErrorKind::WouldBlock.into())
                     });

@@ -1,7 +1,7 @@
 //! The TCP listener of one worker: TLS, then HTTP/2 or HTTP/1.1 by hyper.
 //!
-//! In: a TCP socket. Out: the same exchanges as HTTP/3 has, for clients and networks without UDP. Every answer names
-//! the HTTP/3 service on the same port (`Alt-Svc`, RFC 7838).
+//! In: a TCP socket. Out: the same exchanges as HTTP/3 has, for clients and networks without UDP. Every
+//! answer names the HTTP/3 service on the same port (`Alt-Svc`, RFC 7838).
 
 use std::convert::Infallible;
 use std::io;
@@ -63,11 +63,14 @@ pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: Arc<rustls::Se
 fn admit(worker: &Arc<Worker>, acceptor: &TlsAcceptor, stream: TcpStream, client: SocketAddr) {
     let limits = &worker.config.limits;
     let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else { return };
-    let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else { return };
+    let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
+        return;
+    };
     let (worker, acceptor) = (worker.clone(), acceptor.clone());
     tokio::spawn(async move {
         let _ = stream.set_nodelay(true);
-        let accepted = tokio::time::timeout(worker.config.timeouts.handshake_s, acceptor.accept(stream)).await;
+        let accepted =
+            tokio::time::timeout(worker.config.timeouts.handshake_s, acceptor.accept(stream)).await;
         drop(handshake);
         if let Ok(Ok(stream)) = accepted {
             worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! One answer over HTTP/1.1 or HTTP/2, between our relay and hyper.
 //!
-//! In: units queued by the relay. Out: frames that hyper pulls when its connection has room. What hyper has not
-//! pulled is what counts against the stream's budget. hyper drops the body when the stream is over, however it ended;
-//! that drop is how the relay learns that the client is gone.
+//! In: units queued by the relay. Out: frames that hyper pulls when its connection has room. What hyper has
+//! not pulled is what counts against the stream's budget. hyper drops the body when the stream is over,
+//! however it ended; that drop is how the relay learns that the client is gone.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,8 +23,8 @@ use crate::downstream::Gone;
 /// Between a last error event and the connection's end: hyper needs a turn to write the event.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The end that breaks a body off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection, without the
-/// last chunk.
+/// The end that breaks a body off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection, without
+/// the last chunk.
 #[derive(Debug)]
 pub struct BrokenOff;
 
@@ -83,11 +83,14 @@ pub struct Body(Shared);
 /// A sender, and what becomes of the head it sends.
 pub fn channel(connection: Connection) -> (Sender, oneshot::Receiver<Response<Body>>) {
     let (head, receiver) = oneshot::channel();
-    (Sender { head: Some(head), shared: Shared::default(), connection, alt_svc: None, is_finished: false }, receiver)
+    (
+        Sender { head: Some(head), shared: Shared::default(), connection, alt_svc: None, is_finished: false },
+        receiver,
+    )
 }
 
-/// The answer of an exchange that was reset before its head: an error, which ends the HTTP/2 stream or the HTTP/1.1
-/// connection.
+/// The answer of an exchange that was reset before its head: an error, which ends the HTTP/2 stream or the
+/// HTTP/1.1 connection.
 pub fn broken_off() -> Response<Body> {
     let shared = Shared::default();
     shared.lock().is_broken = true;
@@ -218,7 +221,10 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BrokenOff;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let mut queue = self.0.lock();
         if let Some(frame) = queue.frames.pop_front() {
             let size = frame.data_ref().map_or(0, Bytes::len);

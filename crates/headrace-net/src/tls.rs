@@ -76,9 +76,9 @@ pub fn client(trust: &Trust, alpn: &[&[u8]]) -> Result<ClientConfig, Error> {
             }
             if !ca_pem.is_empty() {
                 for certificate in certificates(ca_pem, "the CA file")? {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| Error::new(Kind::Config, format!("the CA file is unusable: {error}")))?;
+                    roots.add(certificate).map_err(|error| {
+                        Error::new(Kind::Config, format!("the CA file is unusable: {error}"))
+                    })?;
                 }
             }
             builder.with_root_certificates(roots).with_no_client_auth()

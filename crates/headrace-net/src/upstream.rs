@@ -1,8 +1,9 @@
 //! Requests to model servers.
 //!
-//! In: a request with its whole body. Out: the answer's head, and a body to be polled inside the relay's own task: no
-//! task, channel or buffer of its own stands between the model server's socket and the client's stream. Connections
-//! of HTTP/1.1 are kept by the worker that opened them; HTTP/2 ones (`upstream_http2.rs`) are shared by its streams.
+//! In: a request with its whole body. Out: the answer's head, and a body to be polled inside the relay's own
+//! task: no task, channel or buffer of its own stands between the model server's socket and the client's
+//! stream. Connections of HTTP/1.1 are kept by the worker that opened them; HTTP/2 ones (`upstream_http2.rs`)
+//! are shared by its streams.
 //!
 //! Dropping an [`Answer`] or the future of [`open`] closes the request at once.
 
@@ -31,8 +32,8 @@ use crate::upstream_http2;
 const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// A worker reads every upstream into the same buffer, and has handled the bytes before the next read: an open
-    /// stream costs no read buffer.
+    /// A worker reads every upstream into the same buffer, and has handled the bytes before the next read: an
+    /// open stream costs no read buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
@@ -165,10 +166,8 @@ async fn handshake(worker: &Worker, stream: TcpStream, target: &Target) -> Resul
         UpstreamProtocol::Http1 => worker.upstream_tls.http1.clone(),
         UpstreamProtocol::Http2 => worker.upstream_tls.http2.clone(),
     };
-    let stream = TlsConnector::from(config)
-        .connect(name, stream)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let stream =
+        TlsConnector::from(config).connect(name, stream).await.map_err(|error| failed(error.to_string()))?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if target.protocol == UpstreamProtocol::Http2 && !is_http2 {
         return Err(failed("it does not speak HTTP/2".to_owned()));
@@ -312,10 +311,11 @@ impl AnswerBody {
 
     /// Gives the connection back after a body that has ended, if its framing allows.
     pub fn pool(self, worker: &Worker, target: &Target) {
-        if let AnswerBody::Http1(body) = self {
-            if body.is_reusable && body.body.is_ended() {
-                worker.pool.put(target.clone(), body.io);
-            }
+        if let AnswerBody::Http1(body) = self
+            && body.is_reusable
+            && body.body.is_ended()
+        {
+            worker.pool.put(target.clone(), body.io);
         }
     }
 }

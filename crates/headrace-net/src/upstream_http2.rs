@@ -1,7 +1,7 @@
 //! Requests to model servers over HTTP/2, by hyper.
 //!
-//! In: a request with its whole body. Out: the answer's head and a body to be polled. One connection per target and
-//! worker carries all streams; dropping a body resets its stream alone.
+//! In: a request with its whole body. Out: the answer's head and a body to be polled. One connection per
+//! target and worker carries all streams; dropping a body resets its stream alone.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -125,7 +125,11 @@ pub struct Body {
 }
 
 impl Body {
-    pub fn poll(&mut self, cx: &mut Context<'_>, mut emit: impl FnMut(&[u8])) -> Poll<Result<Progress, Error>> {
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut emit: impl FnMut(&[u8]),
+    ) -> Poll<Result<Progress, Error>> {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => Poll::Ready(Ok(Progress::End(self.trailers.take()))),

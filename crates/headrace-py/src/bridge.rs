@@ -1,10 +1,10 @@
 //! From the engine's threads to one asyncio loop.
 //!
-//! In: results and new exchanges, pushed by any thread. Out: futures resolved and handlers called on the loop's own
-//! thread. The engine's threads push to a queue and write to an eventfd only when the queue was empty; the loop reads
-//! the eventfd and drains the queue in batches. So no thread of the engine ever waits for the GIL, and a burst costs
-//! the loop one wake-up. The queue holds at most one entry per exchange and per call that is awaited, all of which are
-//! bounded (`limits.max_exchanges`).
+//! In: results and new exchanges, pushed by any thread. Out: futures resolved and handlers called on the
+//! loop's own thread. The engine's threads push to a queue and write to an eventfd only when the queue was
+//! empty; the loop reads the eventfd and drains the queue in batches. So no thread of the engine ever waits
+//! for the GIL, and a burst costs the loop one wake-up. The queue holds at most one entry per exchange and
+//! per call that is awaited, all of which are bounded (`limits.max_exchanges`).
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,13 +16,13 @@ use headrace_core::Error;
 use headrace_net::client::ClientConnection;
 use headrace_net::downstream::Gone;
 use headrace_net::exchange;
-use headrace_net::relay;
 use headrace_net::reply::Reply;
+use headrace_net::report;
 use headrace_net::server::Fetched;
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::client::Connection;
 use crate::errors;
@@ -37,7 +37,7 @@ const BATCH: usize = 512;
 pub enum Outcome {
     Nothing,
     Bytes(Bytes),
-    Report(Box<relay::RelayReport>),
+    Report(Box<report::RelayReport>),
     Gone(Gone),
     Count(usize),
     Fetched(Fetched),
@@ -91,7 +91,8 @@ pub struct Bridge {
     futures: Mutex<HashMap<u64, Py<PyAny>>>,
     /// What takes new exchanges, by the number of their server.
     handlers: Mutex<HashMap<u64, Py<PyAny>>>,
-    create_future: Py<PyAny>,
+    /// Weak: the loop holds the bridge by its reader, and both must be able to go.
+    event_loop: Py<PyWeakrefReference>,
 }
 
 #[pymethods]
@@ -110,7 +111,7 @@ impl Bridge {
             queue: Arc::new(queue),
             futures: Mutex::default(),
             handlers: Mutex::default(),
-            create_future: event_loop.getattr("create_future")?.unbind(),
+            event_loop: PyWeakrefReference::new(event_loop)?.unbind(),
         })
     }
 
@@ -142,7 +143,8 @@ impl Bridge {
                     }
                 }
                 Entry::Exchange { handler, exchange } => {
-                    let callback = lock(&bridge.handlers).get(&handler).map(|callback| callback.clone_ref(py));
+                    let callback =
+                        lock(&bridge.handlers).get(&handler).map(|callback| callback.clone_ref(py));
                     // Without a handler the exchange is dropped here, which resets it.
                     if let Some(callback) = callback {
                         callback.call1(py, (Exchange::new(exchange, slf.clone().unbind()),))?;
@@ -168,7 +170,9 @@ impl Bridge {
         start: impl FnOnce(Reply<T>) -> Result<(), Error>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let id = self.queue.next.fetch_add(1, Ordering::Relaxed);
-        let future = self.create_future.bind(py).call0()?;
+        let event_loop = self.event_loop.bind(py).upgrade();
+        let event_loop = event_loop.ok_or_else(|| PyRuntimeError::new_err("the event loop is gone"))?;
+        let future = event_loop.call_method0(intern!(py, "create_future"))?;
         lock(&self.futures).insert(id, future.clone().unbind());
         let queue = self.queue.clone();
         let reply = Reply::new(move |result: Result<T, Error>| {
@@ -205,9 +209,7 @@ fn resolve(
     }
     match result.map(|outcome| to_py(bridge, outcome)) {
         Ok(value) => future.call_method1(intern!(py, "set_result"), (value?,))?,
-        Err(error) => {
-            future.call_method1(intern!(py, "set_exception"), (errors::exception(py, &error)?,))?
-        }
+        Err(error) => future.call_method1(intern!(py, "set_exception"), (errors::exception(py, &error)?,))?,
     };
     Ok(())
 }

@@ -74,7 +74,8 @@ impl Connection {
         start(build().map_err(|error| errors::to_py(py, &error))?)
     }
 
-    /// Sends a request. `record`: keep the times and sizes of the answer's DATA frames instead of their bytes.
+    /// Sends a request. `record`: keep the times and sizes of the answer's DATA frames instead of their
+    /// bytes.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (verb, authority, path, headers, body, record))]
     fn request(

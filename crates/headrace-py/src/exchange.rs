@@ -88,8 +88,8 @@ pub struct RelayRequest(relay::RelayRequest);
 
 #[pymethods]
 impl RelayRequest {
-    /// The client's request goes on as it came, but for the fields in `remove` and `set` and, unless it is `None`,
-    /// the body.
+    /// The client's request goes on as it came, but for the fields in `remove` and `set` and, unless it is
+    /// `None`, the body.
     #[new]
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (
@@ -294,5 +294,6 @@ pub fn seconds(name: &str, value: f64) -> Result<Duration, Error> {
 }
 
 pub fn method(name: &str) -> Result<Method, Error> {
-    Method::from_bytes(name.as_bytes()).map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
+    Method::from_bytes(name.as_bytes())
+        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
 }

@@ -1,4 +1,5 @@
-//! Header fields across the seam: Python has them as a list of pairs of `str` (Latin-1, as ASGI and WSGI have them).
+//! Header fields across the seam: Python has them as a list of pairs of `str` (Latin-1, as ASGI and WSGI have
+//! them).
 
 use headrace_core::{Error, Kind, fields};
 use http::{HeaderMap, HeaderName, HeaderValue};

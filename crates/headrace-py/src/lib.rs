@@ -1,7 +1,7 @@
 //! `headrace._engine`: the seam between the engine and Python.
 //!
-//! In: a configuration as one JSON text, handles, commands. Out: awaitables, whole values, errors. It decides nothing
-//! and has no defaults. No thread of the engine ever waits for the GIL (`bridge.rs`).
+//! In: a configuration as one JSON text, handles, commands. Out: awaitables, whole values, errors. It decides
+//! nothing and has no defaults. No thread of the engine ever waits for the GIL (`bridge.rs`).
 
 mod bridge;
 mod client;

@@ -3,16 +3,16 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use headrace_core::stats::Histogram;
-use headrace_net::relay;
+use headrace_net::report;
 use pyo3::prelude::*;
 
 use crate::errors;
 
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct RelayReport(relay::RelayReport);
+pub struct RelayReport(report::RelayReport);
 
 impl RelayReport {
-    pub fn new(report: relay::RelayReport) -> Self {
+    pub fn new(report: report::RelayReport) -> Self {
         Self(report)
     }
 }
@@ -34,7 +34,7 @@ impl RelayReport {
     /// Nothing was sent to the client: another upstream may be tried.
     #[getter]
     fn untouched(&self) -> bool {
-        self.0.end == relay::End::Untouched
+        self.0.end == report::End::Untouched
     }
 
     /// The upstream's status.

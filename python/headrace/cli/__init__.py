@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from headrace.cli import chat, demo, key, model, serve
+from headrace.cli import chat, config, demo, key, model, serve
 from headrace.errors import ConfigError, HeadraceError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(chat.chat)
 app.command()(demo.demo)
+app.command()(config.config)
 app.add_typer(model.app, name="model")
 app.add_typer(key.app, name="key")
 

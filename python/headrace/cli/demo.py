@@ -146,9 +146,8 @@ async def _read(response: Any, into: Generation, frames: int | None = None, quie
     """Reads to the end, or until so many frames have come; prints each as it comes."""
     status = await response.head()
     if not quiet:
-        print(
-            f"   {into.name}  stream {response.stream_id:<3} HEADERS  {status} {response.header('content-type')}"
-        )
+        kind = response.header("content-type")
+        print(f"   {into.name}  stream {response.stream_id:<3} HEADERS  {status} {kind}")
     async for batch in response.chunks():
         for chunk in batch:
             _count(chunk, into)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -22,8 +23,11 @@ class EventReader:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """The data of each event that `chunk` completes, its lines joined by LF."""
         text = self._rest + chunk
-        if self._is_start and text:
-            text = text.removeprefix(b"\xef\xbb\xbf")
+        if self._is_start:
+            if len(text) < len(BOM) and BOM.startswith(text):
+                self._rest = text
+                return
+            text = text.removeprefix(BOM)
             self._is_start = False
         position = 0
         for end in _LINE_END.finditer(text):

@@ -258,11 +258,10 @@ class _Connection(asyncio.Protocol):
         if script.end == "no_head":
             self._finish()
             return
-        framing = {
-            "chunked": "transfer-encoding: chunked",
-            "length": f"content-length: {len(body_of(script, [time.monotonic_ns()] * script.events))}",
-            "close": "connection: close",
-        }[script.body]
+        framing = {"chunked": "transfer-encoding: chunked", "close": "connection: close"}.get(script.body)
+        if framing is None:
+            # The moments in it are not known yet, but how many digits they have is.
+            framing = f"content-length: {len(body_of(script, [time.monotonic_ns()] * script.events))}"
         head = (
             f"HTTP/1.1 {script.status} X\r\nserver: headrace scripted model\r\n"
             f"content-type: {CONTENT_TYPE[script.framing]}\r\n{framing}\r\n"

@@ -1,7 +1,7 @@
 //! What a peer may say on its control stream (RFC 9114 §6.2.1, §7.2; RFC 9218 §7).
 //!
-//! In: the frames of the control stream in order. Out: what each of them means. The order is checked here: SETTINGS
-//! come first and once; identifiers never grow where they may not.
+//! In: the frames of the control stream in order. Out: what each of them means. The order is checked here:
+//! SETTINGS come first and once; identifiers never grow where they may not.
 
 use bytes::Bytes;
 

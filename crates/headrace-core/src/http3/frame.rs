@@ -1,8 +1,8 @@
 //! Frames (RFC 9114 §7).
 //!
-//! In: bytes of a stream, cut anywhere. Out: frames of a request stream or of the control stream. A frame's length is
-//! held against its limit before a byte of its payload is kept; unknown frames are skipped, never stored; and empty or
-//! unknown frames are counted, so that a peer cannot keep us busy for nothing.
+//! In: bytes of a stream, cut anywhere. Out: frames of a request stream or of the control stream. A frame's
+//! length is held against its limit before a byte of its payload is kept; unknown frames are skipped, never
+//! stored; and empty or unknown frames are counted, so that a peer cannot keep us busy for nothing.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

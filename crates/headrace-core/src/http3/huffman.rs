@@ -77,8 +77,8 @@ pub fn encode(out: &mut Vec<u8>, text: &[u8]) {
 /// Decodes `input`, appending at most `room` bytes to `out`.
 ///
 /// # Errors
-/// [`Error::Malformed`] for an end-of-string symbol or bad padding (RFC 7541 §5.2), [`Error::TooLong`] when there is
-/// more than `room`.
+/// [`Error::Malformed`] for an end-of-string symbol or bad padding (RFC 7541 §5.2), [`Error::TooLong`] when
+/// there is more than `room`.
 pub fn decode(input: &[u8], out: &mut Vec<u8>, room: usize) -> Result<(), Error> {
     let limit = out.len() + room;
     let (mut word, mut length) = (0u32, 0usize);

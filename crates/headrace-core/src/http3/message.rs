@@ -1,8 +1,8 @@
 //! Messages (RFC 9114 §4): pseudo-header fields, and what makes a head malformed.
 //!
-//! In: an encoded field section. Out: a request's or an answer's head that later code need not check again, or an
-//! error. What HTTP/1.1 would read differently is refused here: connection-specific fields, doubled pseudo-headers,
-//! an authority that `host` contradicts, a path with blanks.
+//! In: an encoded field section. Out: a request's or an answer's head that later code need not check again,
+//! or an error. What HTTP/1.1 would read differently is refused here: connection-specific fields, doubled
+//! pseudo-headers, an authority that `host` contradicts, a path with blanks.
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};

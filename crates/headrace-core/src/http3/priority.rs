@@ -1,12 +1,14 @@
 //! Extensible priorities (RFC 9218), as far as they order streams of one connection.
 //!
-//! In: the value of a `Priority` field or of a PRIORITY_UPDATE frame. Out: an urgency. Every token stream is treated
-//! as incremental, whatever it says: an answer that waits for its neighbour to end is of no use to anyone.
+//! In: the value of a `Priority` field or of a PRIORITY_UPDATE frame. Out: an urgency. Every token stream is
+//! treated as incremental, whatever it says: an answer that waits for its neighbour to end is of no use to
+//! anyone.
 
 /// Urgency 0 (first) to 7 (last).
 pub const DEFAULT_URGENCY: u8 = 3;
 
-/// The urgency in a structured field dictionary; malformed or missing members mean the default (RFC 9218 §4, §5).
+/// The urgency in a structured field dictionary; malformed or missing members mean the default (RFC 9218 §4,
+/// §5).
 pub fn urgency(field: &[u8]) -> u8 {
     let text = std::str::from_utf8(field).unwrap_or("");
     let mut urgency = DEFAULT_URGENCY;

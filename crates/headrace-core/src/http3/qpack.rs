@@ -1,8 +1,8 @@
 //! Field sections (RFC 9204) with the static table alone.
 //!
-//! In: an encoded field section, or fields. Out: fields, or an encoded section. The decoded size is bounded as RFC
-//! 9114 §4.2.2 counts it (name + value + 32 bytes a field), and the bound is kept while decoding, so that a small
-//! section cannot become a large one.
+//! In: an encoded field section, or fields. Out: fields, or an encoded section. The decoded size is bounded
+//! as RFC 9114 §4.2.2 counts it (name + value + 32 bytes a field), and the bound is kept while decoding, so
+//! that a small section cannot become a large one.
 
 use bytes::BufMut;
 
@@ -179,7 +179,8 @@ impl Encoder {
     }
 }
 
-/// The instructions a peer sends on its encoder stream (§4.3): with capacity 0, only "capacity is 0" is legal.
+/// The instructions a peer sends on its encoder stream (§4.3): with capacity 0, only "capacity is 0" is
+/// legal.
 ///
 /// # Errors
 /// For every other instruction.
@@ -193,8 +194,9 @@ pub fn handle_encoder_instructions(input: &[u8]) -> Result<(), Http3Error> {
     }
 }
 
-/// The instructions a peer sends on its decoder stream (§4.4): we never refer to a dynamic table, so it may only
-/// cancel streams. Incomplete ones are legal, the next bytes complete them; `rest` says how many bits are awaited.
+/// The instructions a peer sends on its decoder stream (§4.4): we never refer to a dynamic table, so it may
+/// only cancel streams. Incomplete ones are legal, the next bytes complete them; `rest` says how many bits
+/// are awaited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderInstructions {
     in_integer: bool,

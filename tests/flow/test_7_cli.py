@@ -1,0 +1,286 @@
+"""The command line, as processes: what it prints, how it ends, what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.lab.source import Source
+
+HEADRACE = [sys.executable, "-m", "headrace"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+def run(
+    *arguments: str, env: dict[str, str], cwd: Path, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HEADRACE, *arguments],
+        env=env,
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def source_url() -> Iterator[str]:
+    """The scripted model in a process of its own."""
+    script = json.dumps({"events": 20, "interval_s": 0.005})
+    command = [sys.executable, "-m", "headrace.lab.source", "--script", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+class Serving:
+    """`headrace serve` in a process of its own; its log is read as JSON."""
+
+    def __init__(self, arguments: list[str], env: dict[str, str], cwd: Path) -> None:
+        command = [*HEADRACE, "serve", "--port", "0", "--log-format", "json", *arguments]
+        self.process = subprocess.Popen(command, env=env, cwd=cwd, stderr=subprocess.PIPE, text=True)
+        self.lines: list[dict[str, object]] = []
+        while not self.lines or self.lines[-1].get("event") != "ready":
+            assert self.process.stderr is not None
+            line = self.process.stderr.readline()
+            assert line, f"it ended: {self.lines}"
+            self.lines.append(json.loads(line))
+        self.url = f"https://localhost:{self.lines[-1]['port']}"
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, object]]]:
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=20)
+        return self.process.returncode, [json.loads(line) for line in rest.splitlines()]
+
+
+@pytest.fixture
+def serving(source_url: str, home: dict[str, str], tmp_path: Path) -> Iterator[Serving]:
+    started = Serving(["--upstream", source_url], home, tmp_path)
+    yield started
+    if started.process.poll() is None:
+        started.end()
+
+
+def test_help_teaches(home: dict[str, str], tmp_path: Path) -> None:
+    text = run("--help", env=home, cwd=tmp_path).stdout
+    for command in ("serve", "chat", "demo", "model", "key"):
+        assert command in text
+    text = run("serve", "--help", env=home, cwd=tmp_path).stdout
+    assert "--upstream" in text
+    assert "docs/configuration.md" in text
+    assert re.match(
+        r"headrace \d+\.\d+\.\d+ \(release|debug\)", run("--version", env=home, cwd=tmp_path).stdout
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_ends_cleanly_by_a_signal(number: int, serving: Serving) -> None:
+    status, log = serving.end(number)
+    assert status == 0
+    assert log[-1]["message"] == "closed; no answer was cut"
+
+
+def test_chat_prints_tokens_to_its_output_and_figures_beside(
+    serving: Serving, home: dict[str, str], tmp_path: Path
+) -> None:
+    result = run("chat", "hello", "--url", serving.url, env=home, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "".join(f" t{number}" for number in range(20)) + "\n"
+    assert re.search(
+        r"\[HTTP/3, 20 tokens, TTFT \d+\.\d ms, gaps p50 \d+\.\d ms, p99 \d+\.\d ms\]", result.stderr
+    )
+    piped = run("chat", "-q", "--url", serving.url, env=home, cwd=tmp_path, stdin="hello")
+    assert (piped.stdout, piped.stderr) == (result.stdout, "")
+    _, log = serving.end()
+    asked = [entry for entry in log if entry.get("path") == "/v1/chat/completions"]
+    assert [(entry["protocol"], entry["cause"], entry["events"]) for entry in asked] == [
+        ("HTTP/3", "done", 21)
+    ] * 2
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_conversation(
+    source_url: str, home: dict[str, str], tmp_path: Path
+) -> None:
+    """In a terminal: SIGINT in mid-answer resets the stream; the next question is answered on."""
+    import pty
+
+    serving = Serving(["--upstream", source_url], home, tmp_path)
+    try:
+        master, slave = pty.openpty()
+        chat = subprocess.Popen(
+            [*HEADRACE, "chat", "--url", serving.url],
+            env=home,
+            cwd=tmp_path,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        screen = Screen(master)
+        screen.wait_for("> ")
+        os.write(master, b"one\n")
+        screen.wait_for("t3")
+        chat.send_signal(signal.SIGINT)
+        screen.wait_for("[stopped]")
+        screen.wait_for("> ")
+        os.write(master, b"two\n")
+        screen.wait_for("t19")
+        screen.wait_for("> ")
+        os.write(master, b"\x04")
+        assert chat.wait(10) == 0
+        os.close(master)
+    finally:
+        _, log = serving.end()
+    causes = [entry["cause"] for entry in log if entry.get("path") == "/v1/chat/completions"]
+    assert causes == ["stopped", "done"]
+
+
+class Screen:
+    """What a terminal shows."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.text = descriptor, ""
+
+    def wait_for(self, what: str) -> None:
+        """Reads until `what` is there; what stood before it is forgotten."""
+        import select
+
+        until = time.monotonic() + 20
+        while what not in self.text:
+            assert time.monotonic() < until, f"{what!r} never came: {self.text!r}"
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                self.text += os.read(self.descriptor, 4096).decode(errors="replace")
+        self.text = self.text.split(what, 1)[1]
+
+
+def test_chat_says_when_nobody_is_there(home: dict[str, str], tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    result = run("chat", "hi", "--url", f"https://127.0.0.1:{port}", env=home, cwd=tmp_path)
+    assert result.returncode == 1
+    assert f"nothing listens at https://127.0.0.1:{port}; start it with `headrace serve`" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_chat_says_which_models_there_are(serving: Serving, home: dict[str, str], tmp_path: Path) -> None:
+    result = run("chat", "hi", "--url", serving.url, "--model", "gpt-9", env=home, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "no upstream serves the model 'gpt-9'; there are: scripted" in result.stderr
+
+
+WRONG = [
+    (["--port", "99999"], "flag: listen.port: expected less than or equal to 65535, got 99999"),
+    (
+        ["--upstream", "nonsense"],
+        "flag: upstreams.0: url: expected http://host:port or https://host, got 'nonsense'",
+    ),
+    (["--config", "none.toml"], "none.toml: cannot be read: No such file or directory"),
+    (
+        ["--certificate", "c.pem", "--key", "k.pem"],
+        "tls.certificate: cannot read c.pem: No such file or directory",
+    ),
+    (["--certificate", "c.pem"], "flag: tls: certificate and key go together"),
+    (["--model", "none.gguf"], "local.model: cannot read none.gguf: No such file or directory"),
+    (["--host", "203.0.113.7"], "listen.host is no address of this machine"),
+    (["--log-format", "xml"], "flag: log.format: expected 'text' or 'json', got 'xml'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
+def test_what_is_wrong_is_one_sentence_and_status_two(
+    arguments: list[str], message: str, home: dict[str, str], tmp_path: Path
+) -> None:
+    upstream = (
+        [] if "--model" in arguments or "--upstream" in arguments else ["--upstream", "http://127.0.0.1:9"]
+    )
+    result = run("serve", *upstream, *arguments, env=home, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_bad_certificate_file_and_a_bad_model_file_are_told(home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("nonsense")
+    bad = ["--certificate", "bad.pem", "--key", "bad.pem", "--upstream", "http://127.0.0.1:9"]
+    result = run("serve", *bad, env=home, cwd=tmp_path)
+    assert (result.returncode, "the certificate file holds no certificate" in result.stderr) == (2, True)
+    result = run("serve", "--model", "bad.pem", env=home, cwd=tmp_path)
+    assert (result.returncode, "bad.pem is no GGUF file" in result.stderr) == (2, True)
+
+
+def test_a_dead_upstream_is_told_at_start_and_does_not_keep_it_from_starting(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    serving = Serving(["--upstream", "http://127.0.0.1:9"], home, tmp_path)
+    status, _ = serving.end()
+    assert status == 0
+    said = [str(entry.get("message")) for entry in serving.lines]
+    assert any(
+        line.startswith("upstream 127.0.0.1:9 is unwell: the upstream could not be reached") for line in said
+    )
+
+
+def test_the_development_certificate_is_made_once_and_kept_private(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    for expected in ("development certificate made", "development certificate:"):
+        serving = Serving(["--upstream", "http://127.0.0.1:9"], home, tmp_path)
+        serving.end()
+        assert any(str(entry.get("message", "")).startswith(expected) for entry in serving.lines)
+    state = tmp_path / "state" / "headrace"
+    assert (state / "key.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_is_made_and_lets_in(source_url: str, home: dict[str, str], tmp_path: Path) -> None:
+    made = run("key", "new", "alice", env=home, cwd=tmp_path).stdout
+    key = re.search(r"hr-[\w-]+", made)
+    entry = re.search(r'keys = \["(alice:sha256:[0-9a-f]{64})"\]', made)
+    assert key
+    assert entry
+    (tmp_path / "headrace.toml").write_text(f'[auth]\nkeys = ["{entry[1]}"]\n')
+    serving = Serving(["--upstream", source_url], home, tmp_path)
+    try:
+        refused = run("chat", "hi", "--url", serving.url, env=home, cwd=tmp_path)
+        assert "the API key is missing or unknown" in refused.stderr
+        let_in = run("chat", "hi", "--url", serving.url, "--api-key", key[0], env=home, cwd=tmp_path)
+        assert let_in.returncode == 0, let_in.stderr
+    finally:
+        _, log = serving.end()
+    assert [entry.get("key") for entry in log if entry.get("path") == "/v1/chat/completions"] == ["alice"]
+    assert key[0] not in json.dumps(log)
+
+
+async def test_the_scripted_model_says_that_it_is_one(source: Source) -> None:
+    import urllib.request
+
+    def ask() -> str:
+        request = urllib.request.Request(
+            f"{source.url}/v1/x", data=b'{"script": {"events": 1, "interval_s": 0}}'
+        )
+        with urllib.request.urlopen(request) as answer:
+            return str(answer.headers["server"])
+
+    import asyncio
+
+    assert await asyncio.to_thread(ask) == "headrace scripted model"

@@ -1,0 +1,89 @@
+"""Choosing an upstream: the least busy of the well ones, each in its turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.config import Upstream as UpstreamConfig
+from headrace.gateway.auth import Keys, hash_key, new_key
+from headrace.gateway.upstreams import Upstreams, model_names
+
+
+def upstreams(*models: list[str], paths: list[str] | None = None) -> Upstreams:
+    configs = [
+        UpstreamConfig(url=f"http://host{number}:80", models=names, paths=paths or ["/"])
+        for number, names in enumerate(models)
+    ]
+    return Upstreams(configs)
+
+
+def test_equals_take_turns() -> None:
+    group = upstreams(["a"], ["a"], ["a"])
+    chosen = [group.choose(group.all, []) for _ in range(6)]
+    assert {id(upstream) for upstream in chosen[:3]} == {id(upstream) for upstream in group.all}
+    assert chosen[:3] == chosen[3:]
+
+
+def test_the_least_busy_comes_first_and_the_unwell_last() -> None:
+    group = upstreams(["a"], ["a"], ["a"])
+    first, second, third = group.all
+    first.in_flight, second.in_flight, third.in_flight = 2, 1, 0
+    third.is_healthy = False
+    assert group.choose(group.all, []) is second
+    assert group.choose(group.all, [second]) is first
+    assert group.choose(group.all, [first, second]) is third
+    assert group.choose(group.all, [first, second, third]) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "serving"),
+    [("llama-3-8b", [0, 2]), ("llama", [2]), ("qwen", [1, 2]), ("QWEN", [2]), ("", [2]), (None, [0, 1, 2])],
+)
+def test_models_are_matched_by_name_and_pattern(model: str | None, serving: list[int]) -> None:
+    group = upstreams(["llama-*"], ["qwen"], ["*"])
+    assert [group.all.index(upstream) for upstream in group.candidates("/v1/x", model)] == serving
+
+
+def test_paths_are_matched_by_their_beginning() -> None:
+    group = upstreams(["a"], paths=["/api/", "/v1/chat"])
+    assert group.candidates("/api/chat", "a") == group.all
+    assert group.candidates("/v1/chat/completions", "a") == group.all
+    assert group.candidates("/v1/embeddings", "a") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"data": [{"id": "a"}, {"id": "b"}]}', ["a", "b"]),
+        (b'{"data": []}', []),
+        (b'{"models": []}', []),
+        (b"not json", []),
+        (b"[]", []),
+        (b'{"data": [{"name": "a"}]}', []),
+    ],
+)
+def test_model_lists_of_any_kind_are_survived(body: bytes, names: list[str]) -> None:
+    assert model_names(body) == names
+
+
+def test_a_key_is_known_by_its_hash_alone() -> None:
+    from headrace.config import Auth
+
+    key, entry = new_key("alice")
+    assert key not in entry
+    assert hash_key(key) in entry
+
+    class Request:
+        def __init__(self, **fields: str) -> None:
+            self.fields = fields
+
+        def header(self, name: str) -> str | None:
+            return self.fields.get(name)
+
+    keys = Keys(Auth(keys=[entry]))
+    assert keys.are_required
+    assert keys.name_of(Request(authorization=f"Bearer {key}")) == "alice"  # type: ignore[arg-type]
+    assert keys.name_of(Request(authorization=f"bearer {key}")) == "alice"  # type: ignore[arg-type]
+    assert keys.name_of(Request(authorization=f"Bearer {key}x")) is None  # type: ignore[arg-type]
+    assert keys.name_of(Request()) is None  # type: ignore[arg-type]
+    assert not Keys(Auth()).are_required
