@@ -79,6 +79,21 @@ def write(name: str, command: str, data: dict[str, Any]) -> Path:
     return file
 
 
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+def shown(values: dict[str, Any]) -> str:
+    def one(value: Any) -> str:
+        return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{name} {one(value)}" for name, value in values.items())
+
+
+def access_log(file: Path) -> list[dict[str, Any]]:
+    """The requests in a log of `headrace serve --log-format json`."""
+    return [entry for line in file.read_text().splitlines() if "path" in (entry := json.loads(line))]
+
+
 def median(values: list[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2

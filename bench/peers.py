@@ -108,21 +108,24 @@ def _wait_for_udp(port: int, started: subprocess.Popen[bytes], log: Path) -> Non
 
 
 @contextlib.contextmanager
-def headrace(upstream: str, folder: Path, workers: int) -> Iterator[Proxy]:
+def headrace(upstream: str, folder: Path, workers: int, log: str = "") -> Iterator[Proxy]:
+    """`log`: format of an access log; without it none is written, as for the others."""
     from headrace import __version__
 
-    port, log = free_port(), folder / "headrace.log"
+    port, log_file = free_port(), folder / "headrace.log"
+    logging = f'access = true\nformat = "{log}"' if log else "access = false"
     config = folder / "headrace.toml"
     config.write_text(
         f"[listen]\nport = {port}\nworkers = {workers}\n"
         f'[tls]\ncertificate = "{folder / "cert.pem"}"\nkey = "{folder / "key.pem"}"\n'
         f'[[upstreams]]\nurl = "{upstream}"\nmodels = ["*"]\n'
-        "[limits]\nmax_streams_per_connection = 1000\nmax_connections = 4000\n[log]\naccess = false\n"
+        "[limits]\nmax_streams_per_connection = 1000\nmax_connections = 4000\n"
+        f"[log]\n{logging}\n"
     )
     command = [sys.executable, "-m", "headrace", "serve", "--config", str(config)]
-    with process(command, log) as started:
-        _wait_for_udp(port, started, log)
-        yield Proxy("headrace", __version__, f"https://localhost:{port}", started.pid, log)
+    with process(command, log_file) as started:
+        _wait_for_udp(port, started, log_file)
+        yield Proxy("headrace", __version__, f"https://localhost:{port}", started.pid, log_file)
 
 
 @contextlib.contextmanager

@@ -210,6 +210,9 @@ class RelayReport:
     def holds(self) -> list[tuple[float, int]]:
         """From an event's arrival until it was with the transport: `(upper edge, count)`."""
 
+    def hold(self, q: float) -> float:
+        """The time in the gateway below which the share `q` (0 to 1) of all events lies, within 12 %."""
+
 @final
 class Exchange:
     """One request and its answer. Dropping it resets an answer that is not finished.

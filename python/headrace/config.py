@@ -98,10 +98,10 @@ class Limits(Section):
     """Requests of one connection at one time: what HTTP/2 and HTTP/3 servers commonly allow."""
     max_exchanges: Positive = 4096
     """Requests of all connections at one time. More: 503."""
-    cancel_burst: Positive = 200
+    cancel_burst: Positive = 1000
     """Requests that one connection may cancel at once; then `cancels_per_second`. People press stop,
-    attackers press it a thousand times a second."""
-    cancels_per_second: Positive = 100
+    attackers press it a thousand times a second; a proxy before us carries many people."""
+    cancels_per_second: Positive = 200
     stream_budget_bytes: Size = 256 * KIB
     """What a slow reader may have waiting; then its model server is not read any more."""
     stream_receive_window_bytes: Size = 256 * KIB

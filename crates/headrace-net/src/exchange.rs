@@ -6,8 +6,8 @@
 //! finishes by itself.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -132,10 +132,18 @@ pub struct Exchange {
     pub id: u64,
     pub request: Arc<Request>,
     pub progress: Arc<Progress>,
+    /// The whole body, when it had come with the head and nobody has taken it yet.
+    ready_body: Mutex<Option<Bytes>>,
     commands: mpsc::Sender<Command>,
 }
 
 impl Exchange {
+    /// The whole body, if it had come with the head; once. It saves asking the driver, on another thread, for what is
+    /// here already.
+    pub fn take_ready_body(&self) -> Option<Bytes> {
+        self.ready_body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// # Errors
     /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The
     /// command's reply says the same.
@@ -160,6 +168,8 @@ pub struct Driver {
     gone: Option<Gone>,
     /// The body once it was read, for a relay to send on; let go when an answer to it has begun.
     kept_body: Option<KeptBody>,
+    /// Why the body could not be read.
+    body_error: Option<Error>,
     /// Counts this exchange among the running ones.
     _active: Active,
 }
@@ -168,10 +178,15 @@ pub struct Driver {
 pub fn pair(
     request: Request,
     down: Downstream,
-    body: RequestBody,
+    mut body: RequestBody,
     worker: Arc<Worker>,
     active: Active,
 ) -> (Exchange, Driver) {
+    let (kept_body, body_error) = match body.read_now(&worker) {
+        Some(Ok(kept)) => (Some(kept), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let (sender, commands) = mpsc::channel(inbox::COMMAND_QUEUE);
     let progress = Arc::new(Progress::default());
     let is_head_request = request.head.method == Method::HEAD;
@@ -179,6 +194,7 @@ pub fn pair(
         id: active.id(),
         request: Arc::new(request),
         progress: progress.clone(),
+        ready_body: Mutex::new(kept_body.as_ref().map(|kept| kept.bytes.clone())),
         commands: sender,
     };
     let driver = Driver {
@@ -189,7 +205,8 @@ pub fn pair(
         progress,
         is_head_request,
         gone: None,
-        kept_body: None,
+        kept_body,
+        body_error,
         _active: active,
     };
     (exchange, driver)
@@ -255,6 +272,9 @@ impl Driver {
     async fn read_body(&mut self) -> Result<Bytes, Error> {
         if let Some(body) = &self.kept_body {
             return Ok(body.bytes.clone());
+        }
+        if let Some(error) = &self.body_error {
+            return Err(error.clone());
         }
         let timeout = self.worker.config.timeouts.request_s;
         let read = tokio::time::timeout(timeout, self.body.read_all(&self.worker));

@@ -4,8 +4,9 @@
 //! as long as its `content-length` at every kind of end: that is what closes request smuggling (RFC 9114
 //! §4.1.2).
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use headrace_core::fields::{self, BodyLength};
@@ -28,21 +29,27 @@ pub enum Source {
 /// A whole body, and what it holds of the memory that all bodies share.
 pub struct KeptBody {
     pub bytes: Bytes,
-    _charge: Charge,
+    _charge: Option<Charge>,
 }
 
 /// The body of one request.
 pub struct RequestBody {
     source: Source,
     declared: Result<Option<u64>, fields::BadLength>,
+    /// What has come so far: a read that is given up is taken up again here.
+    collected: BytesMut,
+    charge: Option<Charge>,
     is_read: bool,
 }
 
 impl RequestBody {
     pub fn new(source: Source, headers: &HeaderMap) -> Self {
-        Self { source, declared: fields::content_length(headers), is_read: false }
+        let declared = fields::content_length(headers);
+        Self { source, declared, collected: BytesMut::new(), charge: None, is_read: false }
     }
 
+    /// The whole body. Cancel-safe.
+    ///
     /// # Errors
     /// When the body is too large, incomplete, malformed, or the client is gone.
     pub async fn read_all(&mut self, worker: &Worker) -> Result<KeptBody, Error> {
@@ -53,25 +60,35 @@ impl RequestBody {
             return Err(Kind::BodyTooLarge.into());
         }
         let mut length = BodyLength::new(declared);
-        let mut charge = worker.shared.memory.charge();
-        let mut body = BytesMut::new();
+        let _ = length.handle_data(self.collected.len());
+        let charge = self.charge.get_or_insert_with(|| worker.shared.memory.charge());
         while let Some(data) = next_data(&mut self.source, worker.config.limits.max_head_bytes).await? {
             if !length.handle_data(data.len()) {
                 return Err(Kind::BodyIncomplete.into());
             }
-            if body.len() + data.len() > limit {
+            if self.collected.len() + data.len() > limit {
                 return Err(Kind::BodyTooLarge.into());
             }
             if !charge.grow(data.len()) {
                 return Err(Error::new(Kind::Overloaded, "limits.max_buffered_bytes is reached"));
             }
-            body.extend_from_slice(&data);
+            self.collected.extend_from_slice(&data);
         }
         self.is_read = true;
         if !length.is_complete() {
             return Err(Kind::BodyIncomplete.into());
         }
-        Ok(KeptBody { bytes: body.freeze(), _charge: charge })
+        let bytes = std::mem::take(&mut self.collected).freeze();
+        Ok(KeptBody { bytes, _charge: self.charge.take() })
+    }
+
+    /// What [`RequestBody::read_all`] comes to without waiting: most requests are small and come with their head.
+    pub fn read_now(&mut self, worker: &Worker) -> Option<Result<KeptBody, Error>> {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(self.read_all(worker)).poll(&mut context) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
     }
 
     /// Resolves when the client resets the request before its end.

@@ -170,9 +170,7 @@ impl Bridge {
         start: impl FnOnce(Reply<T>) -> Result<(), Error>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let id = self.queue.next.fetch_add(1, Ordering::Relaxed);
-        let event_loop = self.event_loop.bind(py).upgrade();
-        let event_loop = event_loop.ok_or_else(|| PyRuntimeError::new_err("the event loop is gone"))?;
-        let future = event_loop.call_method0(intern!(py, "create_future"))?;
+        let future = self.future(py)?;
         lock(&self.futures).insert(id, future.clone().unbind());
         let queue = self.queue.clone();
         let reply = Reply::new(move |result: Result<T, Error>| {
@@ -183,6 +181,19 @@ impl Bridge {
             errors::to_py(py, &error)
         })?;
         Ok(future)
+    }
+
+    /// A future that is resolved already.
+    pub fn ready<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let future = self.future(py)?;
+        future.call_method1(intern!(py, "set_result"), (value,))?;
+        Ok(future)
+    }
+
+    fn future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let event_loop = self.event_loop.bind(py).upgrade();
+        let event_loop = event_loop.ok_or_else(|| PyRuntimeError::new_err("the event loop is gone"))?;
+        event_loop.call_method0(intern!(py, "create_future"))
     }
 
     /// Registers a handler of exchanges; the number goes to [`Queue::push_exchange`].

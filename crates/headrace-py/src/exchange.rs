@@ -12,7 +12,7 @@ use headrace_net::upstream::UpstreamRequest;
 use http::header::HeaderMap;
 use http::{Method, StatusCode};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
 use crate::server::Target;
@@ -205,6 +205,9 @@ impl Exchange {
 
     /// The whole body.
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(body) = self.inner.take_ready_body() {
+            return self.bridge.get().ready(py, PyBytes::new(py, &body).into_any());
+        }
         self.call(py, Outcome::Bytes, Command::Body)
     }
 

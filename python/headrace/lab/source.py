@@ -44,7 +44,8 @@ class Script:
     align: bool = False
     """Send on a grid of `interval_s` that all streams share, in one go, as a decode step of a batch does."""
     trailers: bool = False
-    seed: int = 0
+    note_times: bool = False
+    """Keep the moment at which each event was sent (`Run.times_ns`)."""
 
 
 @dataclass
@@ -66,6 +67,9 @@ class Run:
     paused: int = 0
     """How often the socket was full."""
     connection: int = 0
+    tag: str | None = None
+    """What the request called itself (`tag` in its body)."""
+    times_ns: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -244,6 +248,7 @@ class _Connection(asyncio.Protocol):
             fields=fields,
             started_ns=time.monotonic_ns(),
             connection=self.number,
+            tag=request.get("tag"),
         )
         if len(self.source.runs) < self.source.keep_runs:
             self.source.runs.append(self.run)
@@ -317,6 +322,8 @@ class _Connection(asyncio.Protocol):
     def next_event(self, now_ns: int) -> bytes:
         """The next event, framed for the wire; it counts as sent."""
         assert self.run is not None
+        if self.script.note_times:
+            self.run.times_ns.append(now_ns)
         return self._framed(event(self.script, self.run.sent, now_ns))
 
     def _send_event(self) -> None:

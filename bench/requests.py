@@ -1,0 +1,157 @@
+"""What the gateway adds to a first token, and how many short requests it takes.
+
+    python -m bench.requests [--seconds 10]
+
+First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept alive) and
+through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body have reached it; the
+gateway's way has one more hop between threads in it. Short requests: 2,000 a second, open loop, on all cores together
+with the model and the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench import common, peers
+from headrace.client import Connection, Trust
+from headrace.lab import load
+
+BODY = json.dumps({"model": "x", "script": {"events": 1, "interval_s": 0}}).encode()
+
+
+class Direct(asyncio.Protocol):
+    """One HTTP/1.1 connection to the model, as thin as it can be."""
+
+    def __init__(self) -> None:
+        self.first: asyncio.Future[float] | None = None
+        self.got = b""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.got += data
+        if self.first and not self.first.done() and b"data:" in self.got:
+            self.first.set_result(time.perf_counter())
+
+    async def ask(self) -> float:
+        self.got, self.first = b"", asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        head = f"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+        self.transport.write(head + BODY)
+        took = await self.first - began
+        while not self.got.endswith(b"0\r\n\r\n"):
+            await asyncio.sleep(0)
+        return took * 1e3
+
+
+class DirectPool:
+    def __init__(self, url: str) -> None:
+        self.address = urlsplit(url)
+        self.idle: list[Direct] = []
+
+    async def ask(self) -> float:
+        if self.idle:
+            direct = self.idle.pop()
+        else:
+            loop = asyncio.get_running_loop()
+            _, direct = await loop.create_connection(Direct, self.address.hostname, self.address.port)
+        took = await direct.ask()
+        self.idle.append(direct)
+        return took
+
+
+async def through(connection: Connection) -> float:
+    began = time.perf_counter()
+    response = connection.request("POST", "/v1/x", load.HEADERS, BODY)
+    first = 0.0
+    async for _ in response.chunks():
+        first = first or time.perf_counter()
+    return (first - began) * 1e3
+
+
+async def offer(ask: Callable[[], Awaitable[float]], rate: float, seconds: float) -> list[float]:
+    """Open loop: a request is due when it is due, however many are still out."""
+    loop, tasks = asyncio.get_running_loop(), []
+    start = loop.time()
+    for number in range(int(rate * seconds)):
+        due = start + number / rate
+        if (wait := due - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        tasks.append(asyncio.ensure_future(ask()))
+    return list(await asyncio.gather(*tasks))
+
+
+async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: float) -> dict[str, Any]:
+    connection = await load.connect(origin, Trust(ca))
+    pool = DirectPool(upstream)
+    direct: list[float] = []
+    gateway: list[float] = []
+    await offer(lambda: through(connection), 50, 1)
+    for turn in range(10):
+        asks = [(direct, pool.ask), (gateway, lambda: through(connection))]
+        for into, ask in asks if turn % 2 else reversed(asks):
+            into += await offer(ask, 200, seconds / 10)
+    connections = [await load.connect(origin, Trust(ca)) for _ in range(8)]
+    turn = 0
+
+    async def ask_any() -> float:
+        nonlocal turn
+        turn += 1
+        return await through(connections[turn % 8])
+
+    began = time.perf_counter()
+    short = await offer(ask_any, rate, seconds)
+    took = time.perf_counter() - began
+    for each in [connection, *connections]:
+        each.close()
+    quantiles = common.QUANTILES.items()
+    return {
+        "first_token_direct_ms": {name: load.quantile(direct, q) for name, q in quantiles},
+        "first_token_gateway_ms": {name: load.quantile(gateway, q) for name, q in quantiles},
+        "added_ms": {name: load.quantile(gateway, q) - load.quantile(direct, q) for name, q in quantiles},
+        "short_requests": {
+            "offered_per_s": rate,
+            "answered_per_s": len(short) / took,
+            "ms": {name: load.quantile(short, q) for name, q in quantiles},
+        },
+    }
+
+
+def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rate", type=float, default=2000)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        peers.certificate(folder)
+        with common.source({}) as upstream, peers.headrace(upstream, folder, 2) as proxy:
+            result = asyncio.run(
+                measure(proxy.origin, upstream, folder / "ca.pem", options.seconds, options.rate)
+            )
+    for name in ("first_token_direct_ms", "first_token_gateway_ms", "added_ms"):
+        print(f"{name:24} {common.shown(result[name])}")
+    short = result["short_requests"]
+    print(
+        f"{short['answered_per_s']:.0f} of {options.rate:g} requests a second; ms: {common.shown(short['ms'])}"
+    )
+    if keep:
+        common.write("requests", f"python -m bench.requests --seconds {options.seconds:g}", result)
+    return result
+
+
+if __name__ == "__main__":
+    main()
