@@ -194,7 +194,8 @@ def _envoy_config(port: int, upstream_host: str, upstream_port: int, folder: Pat
     listener = {
         "name": "quic",
         "address": {"socket_address": {"protocol": "UDP", "address": "127.0.0.1", "port_value": port}},
-        "udp_listener_config": {"quic_options": {}},
+        # Without prefer_gro Envoy drops every datagram the kernel hands on unsplit, as loopback does.
+        "udp_listener_config": {"quic_options": {}, "downstream_socket_config": {"prefer_gro": True}},
         "filter_chains": [
             {
                 "transport_socket": {
