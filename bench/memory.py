@@ -2,8 +2,9 @@
 
     python -m bench.memory [--streams 1000] [--stall 30]
 
-Private memory of the proxy's process (what one more of it would cost): idle, after a first connection has come and
-gone; with 1,000 silent streams on 20 connections; and while a model server wants to send 50 MB to a client that has stopped reading.
+Private memory of the proxy's process (what one more of it would cost): idle, after a first connection has
+come and gone; with 1,000 silent streams on 20 connections; and while a model server wants to send 50 MB to a
+client that has stopped reading.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import common, peers
-from headrace.client import Trust
+from headrace.client import Trust, connect
 from headrace.lab import load
 
 CONNECTIONS = 20
@@ -29,12 +30,12 @@ STALLED_EVENTS = 50_000
 
 async def open_streams(proxy: peers.Proxy, ca: Path, streams: int) -> dict[str, float]:
     """Bytes for each connection, and for each stream that has begun and waits for its next token."""
-    first = await load.connect(proxy.origin, Trust(ca))
+    first = await connect(proxy.origin, Trust(ca))
     await first.request("GET", "/v1/models").read()
     first.close()
     await asyncio.sleep(1)
     before = proxy.memory()
-    connections = [await load.connect(proxy.origin, Trust(ca)) for _ in range(CONNECTIONS)]
+    connections = [await connect(proxy.origin, Trust(ca)) for _ in range(CONNECTIONS)]
     for connection in connections:
         await connection.request("GET", "/v1/models").read()
     connected = proxy.memory()
@@ -57,7 +58,7 @@ async def open_streams(proxy: peers.Proxy, ca: Path, streams: int) -> dict[str, 
 
 
 async def stalled_reader(proxy: peers.Proxy, upstream: str, ca: Path, seconds: float) -> dict[str, Any]:
-    connection = await load.connect(proxy.origin, Trust(ca))
+    connection = await connect(proxy.origin, Trust(ca))
     await connection.request("GET", "/v1/models").read()
     before = proxy.memory()
     script = {"events": STALLED_EVENTS, "interval_s": 0, "size": EVENT_BYTES}

@@ -56,7 +56,7 @@ def sent(upstream: str) -> int:
     return sum(run["sent"] for run in common.runs(upstream)["runs"])
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,8 +65,7 @@ def main() -> None:
     parser.add_argument("--proxies", default="headrace,caddy,envoy")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--phases", default=",".join(PHASES))
-    parser.add_argument("--no-write", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     names = options.proxies.split(",")
     table: dict[str, dict[str, list[float]]] = {}
     versions: dict[str, str] = {}
@@ -88,9 +87,11 @@ def main() -> None:
                         )
     rows = summarize(table)
     print_rows(rows, names)
-    if not options.no_write:
+    result = {"versions": versions, "unit": "µs CPU per token", "rows": rows}
+    if keep:
         command = f"python -m bench.relay_cpu --rounds {options.rounds} --seconds {options.seconds:g}"
-        common.write("relay_cpu", command, {"versions": versions, "unit": "µs CPU per token", "rows": rows})
+        common.write("relay_cpu", command, result)
+    return result
 
 
 def summarize(table: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:

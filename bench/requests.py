@@ -2,10 +2,10 @@
 
     python -m bench.requests [--seconds 10]
 
-First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept alive) and
-through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body have reached it; the
-gateway's way has one more hop between threads in it. Short requests: 2,000 a second, open loop, on all cores together
-with the model and the load.
+First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept alive)
+and through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body have
+reached it; the gateway's way has one more hop between threads in it. Short requests: 2,000 a second, open
+loop, on all cores together with the model and the load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench import common, peers
-from headrace.client import Connection, Trust
+from headrace.client import Connection, Trust, connect
 from headrace.lab import load
 
 BODY = json.dumps({"model": "x", "script": {"events": 1, "interval_s": 0}}).encode()
@@ -31,8 +31,9 @@ class Direct(asyncio.Protocol):
     """One HTTP/1.1 connection to the model, as thin as it can be."""
 
     def __init__(self) -> None:
-        self.first: asyncio.Future[float] | None = None
         self.got = b""
+        self.first: asyncio.Future[float]
+        self.end: asyncio.Future[None]
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,17 +42,19 @@ class Direct(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.got += data
-        if self.first and not self.first.done() and b"data:" in self.got:
+        if not self.first.done() and b"data:" in self.got:
             self.first.set_result(time.perf_counter())
+        if self.got.endswith(b"0\r\n\r\n"):
+            self.end.set_result(None)
 
     async def ask(self) -> float:
-        self.got, self.first = b"", asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.got, self.first, self.end = b"", loop.create_future(), loop.create_future()
         began = time.perf_counter()
         head = f"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
         self.transport.write(head + BODY)
         took = await self.first - began
-        while not self.got.endswith(b"0\r\n\r\n"):
-            await asyncio.sleep(0)
+        await self.end
         return took * 1e3
 
 
@@ -64,8 +67,8 @@ class DirectPool:
         if self.idle:
             direct = self.idle.pop()
         else:
-            loop = asyncio.get_running_loop()
-            _, direct = await loop.create_connection(Direct, self.address.hostname, self.address.port)
+            host, port = self.address.hostname, self.address.port
+            _, direct = await asyncio.get_running_loop().create_connection(Direct, host, port)  # type: ignore[arg-type]
         took = await direct.ask()
         self.idle.append(direct)
         return took
@@ -83,8 +86,8 @@ async def through(connection: Connection) -> float:
 async def offer(
     ask: Callable[[], Awaitable[float]], rate: float, seconds: float
 ) -> tuple[list[float], float]:
-    """Open loop: a request is due when it is due, however many are still out. Milliseconds each; and the answers in
-    a second until the last."""
+    """Open loop: a request is due when it is due, however many are still out. Milliseconds each; and the
+    answers in a second until the last."""
     loop, tasks = asyncio.get_running_loop(), []
     start = last = loop.time()
 
@@ -104,7 +107,7 @@ async def offer(
 
 
 async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: float) -> dict[str, Any]:
-    connection = await load.connect(origin, Trust(ca))
+    connection = await connect(origin, Trust(ca))
     pool = DirectPool(upstream)
     direct: list[float] = []
     gateway: list[float] = []
@@ -113,7 +116,7 @@ async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: fl
         asks = [(direct, pool.ask), (gateway, lambda: through(connection))]
         for into, ask in asks if turn % 2 else reversed(asks):
             into += (await offer(ask, 200, seconds / 10))[0]
-    connections = [await load.connect(origin, Trust(ca)) for _ in range(8)]
+    connections = [await connect(origin, Trust(ca)) for _ in range(8)]
     turn = 0
 
     async def ask_any() -> float:
@@ -154,9 +157,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     for name in ("first_token_direct_ms", "first_token_gateway_ms", "added_ms"):
         print(f"{name:24} {common.shown(result[name])}")
     short = result["short_requests"]
-    print(
-        f"{short['answered_per_s']:.0f} of {options.rate:g} requests a second; ms: {common.shown(short['ms'])}"
-    )
+    print(f"{short['answered_per_s']:.0f} of {options.rate:g} a second; ms: {common.shown(short['ms'])}")
     if keep:
         common.write("requests", f"python -m bench.requests --seconds {options.seconds:g}", result)
     return result

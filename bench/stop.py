@@ -2,8 +2,8 @@
 
     python -m bench.stop [--stops 1000]
 
-Streams of one connection are stopped at random phases, three in ten during a silent prefill, while eight neighbours
-stream. From the call of `stop()` until the scripted model server has seen its connection close.
+Streams of one connection are stopped at random phases, three in ten during a silent prefill, while eight
+neighbours stream. From the call of `stop()` until the scripted model server has seen its connection close.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import common, peers
-from headrace.client import Trust
+from headrace.client import Trust, connect
 from headrace.lab import load
 
 PREFILL = {"events": 5, "head_delay_s": 60.0}
@@ -28,7 +28,7 @@ NEIGHBOURS = 8
 
 async def measure(origin: str, upstream: str, ca: Path, stops: int) -> tuple[list[float], int]:
     """Milliseconds of every stop; and how many neighbours did not arrive whole."""
-    connection = await load.connect(origin, Trust(ca))
+    connection = await connect(origin, Trust(ca))
     chance = random.Random(1)
     stopped: dict[str, int] = {}
     seconds = stops / 10 * 0.035 + 2
@@ -75,9 +75,8 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         "neighbours_disturbed": disturbed,
         "ms": {name: load.quantile(took, q) for name, q in common.QUANTILES.items()},
     }
-    print(
-        f"{len(took)} stops, {disturbed} of {NEIGHBOURS} neighbours disturbed, ms: {common.shown(result['ms'])}"
-    )
+    print(f"{len(took)} of {options.stops} stops, ms: {common.shown(result['ms'])}")
+    print(f"{disturbed} of {NEIGHBOURS} neighbours disturbed")
     if keep:
         common.write("stop", f"python -m bench.stop --stops {options.stops}", result)
     return result

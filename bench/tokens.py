@@ -2,10 +2,10 @@
 
     python -m bench.tokens [--seconds 10] [--streams 100]
 
-100 streams, 50 tokens a second each, spread. Two figures: what the gateway itself measures (from the read of an
-event until it is with the transport), and the whole way, from the scripted model's stamp just before it writes until
-our client's engine has read the token from its socket. The second one contains the model's own Python, both loopback
-hops and three processes on two cores; it is an upper bound of departure minus arrival.
+100 streams, 50 tokens a second each, spread. Two figures: what the gateway itself measures (from the read of
+an event until it is with the transport), and the whole way, from the scripted model's stamp just before it
+writes until our client's engine has read the token from its socket. The second one contains the model's own
+Python, both loopback hops and three processes on two cores; it is an upper bound of departure minus arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import common, peers
-from headrace.client import Trust
+from headrace.client import Trust, connect
 from headrace.lab import load
 
 
@@ -26,7 +26,7 @@ async def measure(origin: str, upstream: str, ca: Path, streams: int, seconds: f
     """Milliseconds from the model's stamp to the client's, of every token."""
     script = {"events": int(seconds * 50), "interval_s": 0.02, "note_times": True}
     bodies = [{"model": "x", "stream": True, "tag": str(n), "script": script} for n in range(streams)]
-    connection = await load.connect(origin, Trust(ca))
+    connection = await connect(origin, Trust(ca))
 
     async def one(number: int) -> load.StreamLog:
         await asyncio.sleep(0.02 * 10.5 * number / streams)
@@ -60,14 +60,12 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
                 measure(proxy.origin, upstream, folder / "ca.pem", options.streams, options.seconds)
             )
         holds = [entry["hold_p99_ms"] for entry in common.access_log(proxy.log) if entry.get("events")]
-    result = {
+    result: dict[str, Any] = {
         "tokens": len(ways),
         "whole_way_ms": {name: load.quantile(ways, q) for name, q in common.QUANTILES.items()},
         "in_gateway_p99_ms": {"median_stream": common.median(holds), "worst_stream": max(holds)},
     }
-    print(
-        f"{len(ways)} tokens of {options.streams} streams; the whole way, ms: {common.shown(result['whole_way_ms'])}"
-    )
+    print(f"{len(ways)} tokens; the whole way, ms: {common.shown(result['whole_way_ms'])}")
     print(f"in the gateway, p99 of a stream, ms: {common.shown(result['in_gateway_p99_ms'])}")
     if keep:
         common.write("tokens", f"python -m bench.tokens --seconds {options.seconds:g}", result)

@@ -41,7 +41,13 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"configuration.md": configuration, "errors.md": errors}
+def measurements() -> str:
+    from bench.report import page
+
+    return page()
+
+
+PAGES = {"configuration.md": configuration, "errors.md": errors, "measurements.md": measurements}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

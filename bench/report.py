@@ -1,0 +1,145 @@
+"""Writes `docs/measurements.md` from `bench/results/`: `python -m bench.report`. A test fails when they
+differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.common import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "measurements.md"
+PEERS = ("caddy", "envoy")
+
+
+def page() -> str:
+    parts = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in SECTIONS}
+    return INTRODUCTION + "\n".join(
+        f"{make(parts[name])}\n{about(parts[name])}" for name, make in SECTIONS.items()
+    )
+
+
+def write() -> str:
+    PAGE.write_text(page())
+    return "docs/measurements.md"
+
+
+INTRODUCTION = """\
+# Measurements
+
+What headrace costs and how fast it is, beside Caddy and Envoy (their PyPI wheels). `make bench` makes all of
+it again, `make bench-quick` a short form that keeps nothing. Every table ends with the command, the commit
+and the machine it comes from.
+
+How to read them: everything runs on one machine, over loopback, with the model server, the proxy and the load
+sharing its cores, so absolute figures belong to that machine. Only figures of one table compare: proxies take
+turns within a run, each alone. The model server is a script
+([`headrace.lab.source`](../python/headrace/lab/source.py)), because a real model's own pauses would hide what
+is measured here; `make demo` runs a real one. Connections over a real network, with loss and delay, are not
+measured yet.
+
+"""
+
+
+def about(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return (
+        f"`{result['command']}` · commit {result['commit']} · {result['date']} · {machine['cpu']}, "
+        f"{machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}\n"
+    )
+
+
+def tokens(result: dict[str, Any]) -> str:
+    inside = result["in_gateway_p99_ms"]
+    return (
+        "## A token's way through the gateway\n\n"
+        f"{result['tokens']} tokens of 100 streams, 50 a second each. *In the gateway*: from the read of an event\n"
+        "until its DATA frame is with the transport, as the `RelayReport` has it. *The whole way*: from the model's\n"
+        "stamp before it writes to the read of the client's socket; in it are the model's Python, two loopback hops\n"
+        "and three processes on two cores.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| the whole way | {quantiles(result['whole_way_ms'])} |\n"
+        f"| in the gateway, p99 of the median stream | | | {inside['median_stream']:.3f} | |\n"
+        f"| in the gateway, p99 of the worst stream | | | {inside['worst_stream']:.3f} | |\n"
+    )
+
+
+def stop(result: dict[str, Any]) -> str:
+    return (
+        "## Stop\n\n"
+        f"{result['stops']} streams stopped at random phases, three in ten during a silent prefill, all on one\n"
+        "connection with eight neighbours. From the client's `stop()` until the model server saw its connection\n"
+        f"closed. Neighbours disturbed: {result['neighbours_disturbed']}; stops not seen: {result['not_seen']}.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| stop to upstream closed | {quantiles(result['ms'])} |\n"
+    )
+
+
+def requests(result: dict[str, Any]) -> str:
+    short = result["short_requests"]
+    return (
+        "## First token and short requests\n\n"
+        "200 requests a second, open loop, by turns straight to the model server (HTTP/1.1, kept alive) and through\n"
+        "the gateway (HTTP/3, warm), timed in the client's Python.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| straight | {quantiles(result['first_token_direct_ms'])} |\n"
+        f"| through the gateway | {quantiles(result['first_token_gateway_ms'])} |\n"
+        f"| added | {quantiles(result['added_ms'])} |\n\n"
+        f"Short requests: of {short['offered_per_s']:g} offered a second, {short['answered_per_s']:.0f} a second were\n"
+        "answered, by one process with two workers, the model server and the load beside it on two cores.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| a whole short request | {quantiles(short['ms'])} |\n"
+    )
+
+
+def memory(result: dict[str, Any]) -> str:
+    stalled = result["stalled_reader"]
+    rows = "".join(
+        f"| {name} | {of['idle_mb']:.1f} | {of['connection_kb']:.0f} | {of['stream_kb']:.1f} |\n"
+        for name in ("headrace", *PEERS)
+        for of in [result[name]]
+    )
+    return (
+        "## Memory\n\n"
+        "Private memory of the proxy's process: idle, for each further connection, and for each stream that has\n"
+        f"begun and waits for its next token ({result['streams']} streams on 20 connections).\n\n"
+        "| | idle, MB | connection, kB | stream, kB |\n|---|---|---|---|\n"
+        f"{rows}\n"
+        f"A reader that stops for {stalled['seconds']:g} s while the model wants to send 50 MB: the gateway grew by\n"
+        f"{stalled['grown_mb']:.1f} MB, the model's send stalled after {stalled['sent_by_the_model_mb']:.1f} MB (the\n"
+        "kernel's socket buffers), and after it read on, "
+        f"{'every byte arrived' if stalled['is_whole'] else 'bytes were missing'}.\n"
+    )
+
+
+def relay_cpu(result: dict[str, Any]) -> str:
+    rows = ""
+    for row in result["rows"]:
+        values = " | ".join(f"{row['median'][name]:.1f}" for name in ("headrace", *PEERS))
+        ratios = " | ".join(f"{row['ours_over'][name]:.2f}" for name in PEERS)
+        rows += f"| {row['case']} | {values} | {ratios} |\n"
+    versions = ", ".join(f"{name.capitalize()} {result['versions'][name]}" for name in PEERS)
+    return (
+        "## CPU of a relayed token\n\n"
+        f"CPU of the proxy's process in µs for each 190-byte SSE event, one worker each; {versions}. *1x64*: 64\n"
+        "streams on one connection; *64x1*: 64 connections with one stream. *aligned*: all tokens at one moment, as\n"
+        "a batch's decode step sends them; *spread*: over the interval of 20 ms. Median of "
+        f"{len(result['rows'][0]['samples']['headrace'])} rounds; the ratios are medians of paired ratios.\n\n"
+        "| case | headrace | Caddy | Envoy | of Caddy's | of Envoy's |\n|---|---|---|---|---|---|\n"
+        f"{rows}\n"
+        "The aim is half of each peer's. With many streams on a connection it is reached. With one stream on each\n"
+        "connection it is not yet reached against Envoy: there each token has a datagram, a wake-up and half an\n"
+        "acknowledgement of its own, so nothing is shared, and the kernel's part (one `recv` and one `sendmsg` over\n"
+        "loopback, the same for all three) is most of the cost: about half of ours.\n"
+    )
+
+
+def quantiles(values: dict[str, float]) -> str:
+    return " | ".join(f"{values[name]:.3f}" for name in ("p50", "p90", "p99", "max"))
+
+
+SECTIONS = {"tokens": tokens, "stop": stop, "requests": requests, "memory": memory, "relay_cpu": relay_cpu}
+
+if __name__ == "__main__":
+    print(f"-> {write()}")
