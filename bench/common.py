@@ -66,7 +66,9 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
 
-    return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    # What the benchmarks themselves write is no change of what they measure.
+    changes = git("status", "--porcelain", "-uno", "--", ":/", ":!/bench/results", ":!/docs")
+    return git("rev-parse", "--short", "HEAD") + ("+changes" if changes else "")
 
 
 def write(name: str, command: str, data: dict[str, Any]) -> Path:
