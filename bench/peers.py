@@ -161,7 +161,9 @@ def envoy(upstream: str, folder: Path, workers: int) -> Iterator[Proxy]:
     command += ["--use-dynamic-base-id"]
     with process(command, log) as started:
         _wait_for_udp(port, started, log)
-        yield Proxy("envoy", shown.split("version:")[1].split("/")[1], f"https://localhost:{port}", started.pid, log)
+        yield Proxy(
+            "envoy", shown.split("version:")[1].split("/")[1], f"https://localhost:{port}", started.pid, log
+        )
 
 
 def _envoy_config(port: int, upstream_host: str, upstream_port: int, folder: Path) -> dict[str, object]:

@@ -41,13 +41,7 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
-def measurements() -> str:
-    from bench.report import page
-
-    return page()
-
-
-PAGES = {"configuration.md": configuration, "errors.md": errors, "measurements.md": measurements}
+PAGES = {"configuration.md": configuration, "errors.md": errors}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -20,10 +20,17 @@ def generator() -> object:
     return module
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "errors.md", "measurements.md"])
+@pytest.mark.parametrize("page", ["configuration.md", "errors.md"])
 def test_pages_made_from_code_are_fresh(page: str) -> None:
     """After a change: `python docs/generate.py`."""
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page]()  # type: ignore[attr-defined]
+
+
+def test_the_page_of_measurements_shows_the_results() -> None:
+    """After a change: `python -m bench.report`."""
+    from bench.report import PAGE, page
+
+    assert PAGE.read_text() == page()
 
 
 def test_links_lead_somewhere() -> None:

@@ -18,6 +18,7 @@ LAYERS = [
     ["config", "dev_certificate", "loop"],
     ["exchange"],
     ["server", "client", "observe"],
+    ["httpx", "httpx2"],
     ["gateway", "engines", "lab"],
     ["cli"],
 ]

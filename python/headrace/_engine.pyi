@@ -7,12 +7,13 @@ fields are pairs of text in Latin-1, names in lower case. Errors are those of `h
 import asyncio
 import builtins
 from collections.abc import Callable
-from typing import final
+from typing import Any, Self, final, overload
 
 from headrace.errors import HeadraceError
 
 __all__ = [
     "Bridge",
+    "ClientConfig",
     "Connection",
     "Exchange",
     "RelayReport",
@@ -21,6 +22,7 @@ __all__ = [
     "Server",
     "Stream",
     "Target",
+    "Waiter",
     "build_info",
     "error_kinds",
     "monotonic_ns",
@@ -260,46 +262,118 @@ class Exchange:
         """Resolves with `stopped` or `lost` when the client is gone."""
 
 @final
-class Connection:
-    """One HTTP/3 connection to a server."""
+class Waiter:
+    """The answer to one call, for a thread that waits."""
 
-    @staticmethod
-    def connect(
-        bridge: Bridge,
-        host: str,
-        port: int,
+    def result(self, timeout: float | None = None) -> Any:
+        """Raises `TimeoutError` after `timeout` seconds, and what the call came to."""
+
+@final
+class ClientConfig:
+    """How connections are made."""
+
+    def __new__(
+        cls,
         *,
         trust: str,
         ca_pem: str,
+        identity: tuple[str, str] | None,
         handshake_timeout: float,
         idle_timeout: float,
+        keep_idle: float,
         max_head_bytes: int,
         stream_window: int,
         connection_window: int,
-    ) -> asyncio.Future[Connection]:
-        """`trust`: `system` (and the PEM text), `only` (the PEM text) or `anybody`. Raises `ConnectError`."""
+    ) -> Self:
+        """`trust`: `system` (and the PEM text), `only` (the PEM text) or `anybody`. Times in seconds, sizes
+        in bytes. Raises `ConfigError`."""
 
+@final
+class Connection:
+    """One HTTP/3 connection to a server.
+
+    What waits takes a bridge, and returns a future of its loop; or `None`, and returns a `Waiter`.
+    """
+
+    @staticmethod
+    def open(config: ClientConfig, host: str, port: int, name: str) -> Connection:
+        """Begins to connect; requests may be made at once. `name`: whose certificate the server must show."""
+
+    @overload
+    def wait_reached(self, bridge: Bridge) -> asyncio.Future[None]:
+        """Raises `ConnectError`, `ConnectTimeoutError`."""
+
+    @overload
+    def wait_reached(self, bridge: None) -> Waiter: ...
     def request(
-        self, verb: str, authority: str, path: str, headers: _Fields, body: bytes, record: bool
+        self,
+        verb: str,
+        authority: str,
+        path: str,
+        headers: _Fields,
+        body: bytes | None,
+        *,
+        record: bool,
+        abandon_after: float | None,
     ) -> Stream:
-        """Sends a request. `record`: keep times and sizes of the answer's DATA frames instead of their
-        bytes."""
+        """Sends a request. `body`: `None` when it comes by `Stream.send`. `record`: keep times and sizes of
+        the answer's DATA frames instead of their bytes. `abandon_after`: seconds without a reader after which
+        the answer is stopped."""
 
     def close(self) -> None: ...
     @property
-    def is_closed(self) -> bool: ...
+    def is_open(self) -> bool:
+        """It is reached, and not closed since."""
+
+    @property
+    def is_usable(self) -> bool:
+        """It takes requests, now or once it is reached."""
+
+    @property
+    def streams(self) -> int:
+        """Streams that have not ended, those that wait for credit among them."""
+
+    @property
+    def waiting(self) -> int:
+        """Streams that have no credit (MAX_STREAMS) yet."""
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
+        """Ours and the server's, once it is reached."""
+
     def stats(self) -> list[tuple[str, float]]:
-        """What the transport knows of the path."""
+        """What the transport knows of the path. Empty before it is reached."""
 
 @final
 class Stream:
     """One request and its answer as it comes. Dropping it stops the answer."""
 
-    def wait_head(self) -> asyncio.Future[None]:
-        """Resolves when the head is there, or the stream has ended without one."""
+    @overload
+    def wait_stream(self, bridge: Bridge) -> asyncio.Future[None]:
+        """Until the stream has its credit and is open, or has ended."""
 
-    def wait_more(self) -> asyncio.Future[None]:
-        """Resolves when there are chunks to take, or the stream has ended."""
+    @overload
+    def wait_stream(self, bridge: None) -> Waiter: ...
+    @overload
+    def wait_head(self, bridge: Bridge) -> asyncio.Future[None]:
+        """Until the head is there, or the stream has ended without one."""
+
+    @overload
+    def wait_head(self, bridge: None) -> Waiter: ...
+    @overload
+    def wait_more(self, bridge: Bridge) -> asyncio.Future[None]:
+        """Until there are chunks to take, or the stream has ended."""
+
+    @overload
+    def wait_more(self, bridge: None) -> Waiter: ...
+    @overload
+    def send(self, bridge: Bridge, data: bytes) -> asyncio.Future[None]:
+        """A piece of the request's body. Raises `ClosedError` when the server wants no more of it."""
+
+    @overload
+    def send(self, bridge: None, data: bytes) -> Waiter: ...
+    def finish(self) -> None:
+        """The request's body is whole."""
 
     @property
     def head(self) -> tuple[int, _Fields, int] | None:
@@ -308,8 +382,11 @@ class Stream:
     def take(self) -> list[tuple[int, bytes, bool]]:
         """All chunks that are there: when they were read, their bytes, whether they begin a DATA frame."""
 
-    def take_records(self) -> list[tuple[int, int]]:
-        """Of a recorded stream: when each DATA frame came, and its size."""
+    def take_bytes(self) -> bytes:
+        """The bytes of all chunks that are there, joined."""
+
+    def arrivals(self) -> list[tuple[int, int]]:
+        """When each DATA frame came (monotonic ns), and its size; of very many, the first."""
 
     @property
     def ended(self) -> bool:

@@ -97,8 +97,24 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
     """The server did not complete the handshake in time."""
 
 
+class PoolTimeoutError(ConnectError, TimeoutError):
+    """The server allowed no further stream in time."""
+
+
 class StreamError(HeadraceError):
     """An answer that did not come to its end."""
+
+
+class ReadTimeoutError(StreamError, TimeoutError):
+    """The server was silent for too long."""
+
+
+class WriteTimeoutError(StreamError, TimeoutError):
+    """The server did not take the request's body in time."""
+
+
+class RefusedError(StreamError):
+    """The server refused the request before it began."""
 
 
 class StreamResetError(StreamError):
@@ -145,8 +161,13 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "connect": ConnectError,
     "connect_timeout": ConnectTimeoutError,
     "tls": ConnectError,
+    "pool_timeout": PoolTimeoutError,
+    "write_timeout": WriteTimeoutError,
+    "read_timeout": ReadTimeoutError,
+    "refused": RefusedError,
     "stream_reset": StreamResetError,
     "connection_lost": ConnectionLostError,
+    "write_lost": ConnectionLostError,
     "protocol": ProtocolError,
     "truncated": TruncatedError,
 }

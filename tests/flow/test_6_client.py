@@ -196,7 +196,7 @@ async def test_a_forked_process_is_told_that_it_has_no_engine(serve: Serve, trus
 async def test_a_connection_shows_its_state(serve: Serve, trust: Trust) -> None:
     server = await serve(hello)
     connection = await connect(origin(server), trust)
-    assert repr(connection) == f"<Connection 127.0.0.1:{port_of(server)} open>"
+    assert repr(connection) == f"<Connection 127.0.0.1:{port_of(server)} open, 0 streams>"
     response = connection.request("GET", "/")
     assert repr(response).startswith("<Stream ")
     await response.read()

@@ -109,12 +109,22 @@ kinds! {
         "the server could not be reached";
     ConnectTimeout "connect_timeout" Server retry true status 504 h3 code::INTERNAL_ERROR,
         "the server did not complete the handshake in time";
+    PoolTimeout "pool_timeout" Server retry true status 503 h3 code::INTERNAL_ERROR,
+        "the server allowed no further stream in time";
+    WriteTimeout "write_timeout" Server retry false status 504 h3 code::INTERNAL_ERROR,
+        "the server did not take the request's body in time";
+    ReadTimeout "read_timeout" Server retry false status 504 h3 code::INTERNAL_ERROR,
+        "the server was silent for too long";
     Tls "tls" Server retry false status 502 h3 code::INTERNAL_ERROR,
         "the server's certificate was not accepted";
+    Refused "refused" Server retry true status 503 h3 code::REQUEST_REJECTED,
+        "the server refused the request before it began; it can be sent again";
     StreamReset "stream_reset" Server retry false status 502 h3 code::INTERNAL_ERROR,
         "the server reset the stream";
     ConnectionLost "connection_lost" Server retry true status 502 h3 code::INTERNAL_ERROR,
         "the connection to the server was lost";
+    WriteLost "write_lost" Server retry true status 502 h3 code::INTERNAL_ERROR,
+        "the connection to the server was lost while the request was being sent";
     Protocol "protocol" Server retry false status 502 h3 code::INTERNAL_ERROR,
         "the server broke the protocol";
     Truncated "truncated" Server retry false status 502 h3 code::INTERNAL_ERROR,

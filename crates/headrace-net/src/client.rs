@@ -1,60 +1,105 @@
 //! The client's side: HTTP/3 connections to a server.
 //!
-//! In: an address, whom to trust, requests. Out: answers (`client_stream.rs`). All clients of a process share
-//! one runtime on one thread, started when the first of them connects. Every connection has a socket of its
-//! own, so that one can move to another network without the others.
+//! In: where to, whom to trust, requests. Out: answers (`client_stream.rs`). A connection is there at once,
+//! and reached in the background (`client_connect.rs`); requests made meanwhile wait for it. All clients of a
+//! process share one runtime on one thread, started when the first of them connects.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use headrace_core::http3::control::{Control, Message, Role, stream_type};
 use headrace_core::http3::frame::{self, Frame};
 use headrace_core::http3::message::RequestHead;
 use headrace_core::http3::{Http3Error, code, qpack, settings, varint};
 use headrace_core::{Error, Kind};
-use quinn::congestion::BbrConfig;
-use quinn::{
-    ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig, VarInt,
-};
+use quinn::{ConnectionError, Endpoint, RecvStream, SendStream};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 
-use crate::client_stream::{self, ResponseStream};
+use crate::client_connect::{self, connect_error};
+use crate::client_stream::{self, Options, RequestBody, ResponseStream};
 use crate::http3_stream::stream_code;
-use crate::tls::{self, Trust};
+use crate::reply::Reply;
 
 /// How a client behaves; every value is Python's choice.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientConfig {
-    pub trust: Trust,
+    pub tls: Arc<QuicClientConfig>,
     pub handshake_timeout: Duration,
     pub idle_timeout: Duration,
+    /// A connection without streams for so long is closed.
+    pub keep_idle: Duration,
     pub max_head_bytes: usize,
     /// What a stream may have unread before its server must wait.
     pub stream_window: u32,
     pub connection_window: u32,
 }
 
+/// Where to: an alternative service's host and port may differ from the name that its certificate must have.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub host: String,
+    pub port: u16,
+    pub name: String,
+}
+
+/// `None` while it is being reached.
+type Reached = Option<Result<Arc<Inner>, Error>>;
+
 /// One connection; dropping the last clone closes it.
 #[derive(Clone)]
 pub struct ClientConnection {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    reached: watch::Receiver<Reached>,
+    /// Streams asked for that have not ended, those without credit among them.
+    streams: Arc<AtomicUsize>,
+    /// Streams that have no credit (MAX_STREAMS) yet.
+    waiting: Arc<AtomicUsize>,
+    connecting: tokio::task::AbortHandle,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.connecting.abort();
+    }
 }
 
 pub struct Inner {
     pub quic: quinn::Connection,
     pub max_head_bytes: usize,
+    /// Held while a stream waits for credit.
+    opening: Mutex<()>,
     /// Requests with this stream id and above were not handled; `u64::MAX` until the server says GOAWAY.
     goaway: AtomicU64,
     /// Kept open: ending the control stream is an error (RFC 9114 §6.2.1).
     _control: SendStream,
-    _endpoint: Endpoint,
+    pub endpoint: Endpoint,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.quic.close(stream_code(code::NO_ERROR), b"");
+    }
+}
+
+/// Counts something as long as it lives.
+pub struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -82,69 +127,101 @@ pub fn runtime() -> Result<&'static tokio::runtime::Handle, Error> {
 }
 
 impl ClientConnection {
-    /// Connects. Must run on [`runtime`].
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// As [`runtime`].
+    pub fn open(config: ClientConfig, target: Target) -> Result<Self, Error> {
+        let (sender, reached) = watch::channel(None);
+        let streams = Arc::new(AtomicUsize::new(0));
+        let counted = streams.clone();
+        let task = runtime()?.spawn(async move {
+            let result = connect(&config, &target).await;
+            if let Ok(inner) = &result {
+                watch_over(inner, counted, config.keep_idle);
+            }
+            let _ = sender.send(Some(result));
+        });
+        let (waiting, connecting) = (Arc::default(), task.abort_handle());
+        Ok(Self { shared: Arc::new(Shared { reached, streams, waiting, connecting }) })
+    }
+
+    /// The connection, when it is reached.
     ///
     /// # Errors
     /// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
-    pub async fn connect(config: &ClientConfig, host: &str, port: u16) -> Result<Self, Error> {
-        let name = format!("{host}:{port}");
-        let address = tokio::net::lookup_host((host, port))
-            .await
-            .map_err(|error| Error::new(Kind::Connect, format!("{name}: {error}")))?
-            .next()
-            .ok_or_else(|| Error::new(Kind::Connect, format!("{name}: no address")))?;
-        let endpoint = endpoint(address).map_err(|error| Error::new(Kind::Connect, error.to_string()))?;
-        let mut quic_config = quinn::ClientConfig::new(tls::quic_client(&config.trust)?);
-        quic_config.transport_config(Arc::new(transport(config)));
-        let connecting = endpoint
-            .connect_with(quic_config, address, host)
-            .map_err(|error| Error::new(Kind::Connect, format!("{name}: {error}")))?;
-        let quic = tokio::time::timeout(config.handshake_timeout, connecting)
-            .await
-            .map_err(|_| {
-                let waited = config.handshake_timeout.as_secs_f64();
-                Error::new(Kind::ConnectTimeout, format!("{name}: no answer over UDP within {waited} s"))
-            })?
-            .map_err(|error| connect_error(&name, &error))?;
-        let mut control = quic.open_uni().await.map_err(|error| connect_error(&name, &error))?;
-        let mut first = vec![stream_type::CONTROL as u8];
-        first.extend_from_slice(&settings::encode(config.max_head_bytes as u64));
-        control.write_all(&first).await.map_err(|error| Error::new(Kind::Connect, error.to_string()))?;
-        let max_head_bytes = config.max_head_bytes;
-        let goaway = AtomicU64::new(u64::MAX);
-        let inner = Inner { quic, max_head_bytes, goaway, _control: control, _endpoint: endpoint };
-        let inner = Arc::new(inner);
-        let for_task = Arc::downgrade(&inner);
-        let quic = inner.quic.clone();
-        tokio::spawn(async move {
-            while let Ok(recv) = quic.accept_uni().await {
-                let (quic, inner) = (quic.clone(), for_task.clone());
-                tokio::spawn(async move {
-                    let note = |id| {
-                        if let Some(inner) = inner.upgrade() {
-                            inner.goaway.store(id, Ordering::Relaxed);
-                        }
-                    };
-                    if let Err(error) = read_uni(recv, note).await {
-                        quic.close(stream_code(error.code), error.reason.as_bytes());
-                    }
-                });
-            }
-        });
-        Ok(Self { inner })
+    pub async fn reached(&self) -> Result<Arc<Inner>, Error> {
+        let mut reached = self.shared.reached.clone();
+        let found = reached.wait_for(Option::is_some).await.map(|value| value.clone());
+        found.ok().flatten().unwrap_or_else(|| Err(Kind::Closed.into()))
     }
 
-    /// Sends a request; the stream is there at once, its head comes later. Must run on [`runtime`].
-    pub fn request(&self, head: RequestHead, body: Bytes, is_recorded: bool) -> ResponseStream {
-        client_stream::start(self.inner.clone(), head, body, is_recorded)
+    /// Answers when the connection is reached, or cannot be.
+    ///
+    /// # Errors
+    /// As [`runtime`].
+    pub fn wait_reached(&self, reply: Reply<()>) -> Result<(), Error> {
+        let connection = self.clone();
+        runtime()?.spawn(async move { reply.send(connection.reached().await.map(|_| ())) });
+        Ok(())
+    }
+
+    /// Sends a request; the stream is there at once, its head comes later.
+    ///
+    /// # Errors
+    /// As [`runtime`].
+    pub fn request(
+        &self,
+        head: RequestHead,
+        body: RequestBody,
+        options: Options,
+    ) -> Result<ResponseStream, Error> {
+        let counted = Counted::new(&self.shared.streams);
+        Ok(client_stream::start(runtime()?, self.clone(), counted, head, body, options))
+    }
+
+    /// A stream with its credit (MAX_STREAMS); who comes first is served first.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when the server is going away, [`Kind::ConnectionLost`].
+    pub async fn open_stream(&self, inner: &Inner) -> Result<(SendStream, RecvStream), Error> {
+        let _counted = Counted::new(&self.shared.waiting);
+        let _turn = inner.opening.lock().await;
+        if inner.is_going_away() {
+            return Err(Error::new(Kind::Refused, "the server is going away"));
+        }
+        inner.quic.open_bi().await.map_err(|error| lost(&error))
     }
 
     pub fn close(&self) {
-        self.inner.quic.close(stream_code(code::NO_ERROR), b"");
+        self.shared.connecting.abort();
+        if let Some(inner) = self.inner() {
+            inner.quic.close(stream_code(code::NO_ERROR), b"");
+        }
     }
 
-    pub fn quic(&self) -> &quinn::Connection {
-        &self.inner.quic
+    /// `None` while it is being reached, and when it could not be.
+    pub fn inner(&self) -> Option<Arc<Inner>> {
+        self.shared.reached.borrow().as_ref().and_then(|reached| reached.as_ref().ok().cloned())
+    }
+
+    /// Whether it takes new requests, now or once it is reached.
+    pub fn is_usable(&self) -> bool {
+        match &*self.shared.reached.borrow() {
+            None => !self.shared.connecting.is_finished(),
+            Some(Ok(inner)) => !inner.is_going_away() && inner.quic.close_reason().is_none(),
+            Some(Err(_)) => false,
+        }
+    }
+
+    /// Streams that have not ended, those that wait for credit among them.
+    pub fn streams(&self) -> usize {
+        self.shared.streams.load(Ordering::Relaxed)
+    }
+
+    /// Streams that have no credit (MAX_STREAMS) yet.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -159,38 +236,56 @@ impl Inner {
     }
 }
 
-fn endpoint(address: SocketAddr) -> std::io::Result<Endpoint> {
-    let local: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    Endpoint::new(EndpointConfig::default(), None, UdpSocket::bind(local)?, Arc::new(TokioRuntime))
+async fn connect(config: &ClientConfig, target: &Target) -> Result<Arc<Inner>, Error> {
+    let client_connect::Connected { quic, endpoint } = client_connect::connect(config, target).await?;
+    let mut control = quic.open_uni().await.map_err(|error| connect_error(&target.host, &error))?;
+    let mut first = vec![stream_type::CONTROL as u8];
+    first.extend_from_slice(&settings::encode(config.max_head_bytes as u64));
+    control.write_all(&first).await.map_err(|error| Error::new(Kind::Connect, error.to_string()))?;
+    Ok(Arc::new(Inner {
+        quic,
+        max_head_bytes: config.max_head_bytes,
+        opening: Mutex::default(),
+        goaway: AtomicU64::new(u64::MAX),
+        _control: control,
+        endpoint,
+    }))
 }
 
-fn transport(config: &ClientConfig) -> TransportConfig {
-    let mut transport = TransportConfig::default();
-    transport
-        .max_concurrent_bidi_streams(0u32.into())
-        .max_concurrent_uni_streams(8u32.into())
-        .stream_receive_window(config.stream_window.into())
-        .receive_window(config.connection_window.into())
-        .keep_alive_interval(Some(config.idle_timeout / 3))
-        .max_idle_timeout(VarInt::from_u64(config.idle_timeout.as_millis() as u64).ok().map(Into::into))
-        .congestion_controller_factory(Arc::new(BbrConfig::default()))
-        .datagram_receive_buffer_size(None);
-    transport
-}
-
-fn connect_error(name: &str, error: &ConnectionError) -> Error {
-    let kind = match error {
-        // 0x100 to 0x1ff: a TLS alert (RFC 9001 §4.8), ours or the server's.
-        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
-            Kind::Tls
+/// Reads the server's control stream, and closes the connection when it was idle for too long.
+fn watch_over(inner: &Arc<Inner>, streams: Arc<AtomicUsize>, keep_idle: Duration) {
+    let for_task = Arc::downgrade(inner);
+    let quic = inner.quic.clone();
+    tokio::spawn(async move {
+        let mut idle_since = Instant::now();
+        let mut check = tokio::time::interval(keep_idle / 4);
+        loop {
+            tokio::select! {
+                accepted = quic.accept_uni() => {
+                    let Ok(recv) = accepted else { return };
+                    let (quic, inner) = (quic.clone(), for_task.clone());
+                    tokio::spawn(async move {
+                        let note = |id| {
+                            if let Some(inner) = inner.upgrade() {
+                                inner.goaway.store(id, Ordering::Relaxed);
+                            }
+                        };
+                        if let Err(error) = read_uni(recv, note).await {
+                            quic.close(stream_code(error.code), error.reason.as_bytes());
+                        }
+                    });
+                }
+                _ = check.tick() => {
+                    if streams.load(Ordering::Relaxed) > 0 {
+                        idle_since = Instant::now();
+                    } else if idle_since.elapsed() >= keep_idle {
+                        quic.close(stream_code(code::NO_ERROR), b"");
+                        return;
+                    }
+                }
+            }
         }
-        ConnectionError::TimedOut => Kind::ConnectTimeout,
-        _ => Kind::Connect,
-    };
-    Error::new(kind, format!("{name}: {error}"))
+    });
 }
 
 /// The end of a connection, as the error of a stream on it.

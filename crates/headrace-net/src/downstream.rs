@@ -8,9 +8,28 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_core::events::Unit;
+use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 
 use crate::{http3_stream, tcp_stream};
+
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+    Http3,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "HTTP/1.1",
+            Protocol::Http2 => "HTTP/2",
+            Protocol::Http3 => "HTTP/3",
+        }
+    }
+}
 
 /// Why nobody reads any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +38,15 @@ pub enum Gone {
     Stopped,
     /// The connection died, or its protocol cannot say which of the two it was.
     Lost,
+}
+
+impl From<Gone> for Error {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Stopped => Kind::Stopped.into(),
+            Gone::Lost => Kind::Lost.into(),
+        }
+    }
 }
 
 /// One answer being written.

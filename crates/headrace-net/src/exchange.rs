@@ -18,7 +18,7 @@ use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::downstream::{Downstream, Gone};
+use crate::downstream::{Downstream, Gone, Protocol};
 use crate::inbox::{self, Inbox};
 use crate::relay::{self, RelayRequest};
 use crate::reply::Reply;
@@ -28,23 +28,6 @@ use crate::server::{Active, Worker};
 
 /// How long an answer may wait for the client's last acknowledgement before its slot is given back.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http1,
-    Http2,
-    Http3,
-}
-
-impl Protocol {
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Http1 => "HTTP/1.1",
-            Protocol::Http2 => "HTTP/2",
-            Protocol::Http3 => "HTTP/3",
-        }
-    }
-}
 
 /// What the client asked, but for the body.
 #[derive(Clone, Debug)]
@@ -339,7 +322,7 @@ impl Driver {
     async fn relay(&mut self, request: RelayRequest) -> Result<Box<RelayReport>, Error> {
         self.expect(Phase::Open)?;
         if let Some(gone) = self.gone {
-            self.reset(gone_error(gone).kind.h3_code());
+            self.reset(Error::from(gone).kind.h3_code());
             return Ok(Box::new(RelayReport::gone(gone)));
         }
         if request.body.is_none() {
@@ -393,7 +376,7 @@ impl Driver {
     fn set_gone(&mut self, gone: Gone) -> Error {
         let gone = *self.gone.get_or_insert(gone);
         self.inbox.answer_waiters(gone);
-        gone_error(gone)
+        gone.into()
     }
 
     fn abandon(&mut self) -> Error {
@@ -409,13 +392,6 @@ impl Driver {
                 Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}")))
             }
         }
-    }
-}
-
-pub fn gone_error(gone: Gone) -> Error {
-    match gone {
-        Gone::Stopped => Kind::Stopped.into(),
-        Gone::Lost => Kind::Lost.into(),
     }
 }
 

@@ -14,8 +14,8 @@ use headrace_core::{Error, Kind};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use quinn::{RecvStream, SendStream};
 
-use crate::downstream::Downstream;
-use crate::exchange::{self, Protocol, Request};
+use crate::downstream::{Downstream, Protocol};
+use crate::exchange::{self, Request};
 use crate::http3_connection::Connection;
 use crate::http3_stream::{MessageReader, Part, ReadFailure, Sender};
 use crate::request_body::{RequestBody, Source};

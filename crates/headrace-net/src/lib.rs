@@ -10,6 +10,8 @@
 //! [`server::Handler`] and [`reply::Reply`] are all that the seam sees.
 
 pub mod client;
+pub mod client_connect;
+pub mod client_exchange;
 pub mod client_stream;
 pub mod config;
 pub mod downstream;

@@ -26,8 +26,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::downstream::Downstream;
-use crate::exchange::{self, Protocol, Request};
+use crate::downstream::{Downstream, Protocol};
+use crate::exchange::{self, Request};
 use crate::request_body::{RequestBody, Source};
 use crate::server::{Phase, Worker};
 use crate::tcp_stream::{self, Body, Connection};

@@ -45,6 +45,12 @@ pub fn server(certificate_pem: &str, key_pem: &str) -> Result<ServerTls, Error> 
     Ok(ServerTls { quic: Arc::new(quic), tcp: Arc::new(tcp) })
 }
 
+/// What a client shows of itself: certificate chain and key, in PEM.
+pub struct Identity {
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
 /// Whom a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
@@ -59,16 +65,15 @@ pub enum Trust {
 /// A TLS client's configuration that offers `alpn`.
 ///
 /// # Errors
-/// [`Kind::Config`] when the PEM text is wrong, or there is nobody to trust.
-pub fn client(trust: &Trust, alpn: &[&[u8]]) -> Result<ClientConfig, Error> {
+/// [`Kind::Config`] when a PEM text is wrong, or there is nobody to trust.
+pub fn client(trust: &Trust, identity: Option<&Identity>, alpn: &[&[u8]]) -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::new(Kind::Config, error.to_string()))?;
-    let mut config = match trust {
-        Trust::Anybody => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(TrustAnybody(provider())))
-            .with_no_client_auth(),
+    let builder = match trust {
+        Trust::Anybody => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnybody(provider())))
+        }
         Trust::System { ca_pem } | Trust::Only { ca_pem } => {
             let mut roots = RootCertStore::empty();
             if matches!(trust, Trust::System { .. }) {
@@ -81,7 +86,19 @@ pub fn client(trust: &Trust, alpn: &[&[u8]]) -> Result<ClientConfig, Error> {
                     })?;
                 }
             }
-            builder.with_root_certificates(roots).with_no_client_auth()
+            builder.with_root_certificates(roots)
+        }
+    };
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { certificate_pem, key_pem }) => {
+            let chain = certificates(certificate_pem, "the client's certificate file")?;
+            let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|error| {
+                Error::new(Kind::Config, format!("the client's key file holds no private key: {error}"))
+            })?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| {
+                Error::new(Kind::Config, format!("the client's certificate and key are unusable: {error}"))
+            })?
         }
     };
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
@@ -92,8 +109,8 @@ pub fn client(trust: &Trust, alpn: &[&[u8]]) -> Result<ClientConfig, Error> {
 ///
 /// # Errors
 /// As [`client`].
-pub fn quic_client(trust: &Trust) -> Result<Arc<QuicClientConfig>, Error> {
-    let config = QuicClientConfig::try_from(client(trust, &[b"h3"])?)
+pub fn quic_client(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<QuicClientConfig>, Error> {
+    let config = QuicClientConfig::try_from(client(trust, identity, &[b"h3"])?)
         .map_err(|error| Error::new(Kind::Config, format!("no TLS 1.3 cipher suite for QUIC: {error}")))?;
     Ok(Arc::new(config))
 }

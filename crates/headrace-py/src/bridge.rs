@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use headrace_core::Error;
-use headrace_net::client::ClientConnection;
 use headrace_net::downstream::Gone;
 use headrace_net::exchange;
 use headrace_net::reply::Reply;
@@ -24,7 +23,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
-use crate::client::Connection;
 use crate::errors;
 use crate::exchange::Exchange;
 use crate::fields;
@@ -41,7 +39,6 @@ pub enum Outcome {
     Gone(Gone),
     Count(usize),
     Fetched(Fetched),
-    Connected(ClientConnection),
 }
 
 enum Entry {
@@ -139,7 +136,7 @@ impl Bridge {
                 Entry::Completed { id, result } => {
                     let future = lock(&bridge.futures).remove(&id);
                     if let Some(future) = future {
-                        resolve(slf, future.bind(py), result)?;
+                        resolve(future.bind(py), result)?;
                     }
                 }
                 Entry::Exchange { handler, exchange } => {
@@ -208,25 +205,20 @@ impl Bridge {
     }
 }
 
-fn resolve(
-    bridge: &Bound<'_, Bridge>,
-    future: &Bound<'_, PyAny>,
-    result: Result<Outcome, Error>,
-) -> PyResult<()> {
-    let py = bridge.py();
+fn resolve(future: &Bound<'_, PyAny>, result: Result<Outcome, Error>) -> PyResult<()> {
+    let py = future.py();
     // Cancelled meanwhile: nobody waits.
     if future.call_method0(intern!(py, "done"))?.is_truthy()? {
         return Ok(());
     }
-    match result.map(|outcome| to_py(bridge, outcome)) {
+    match result.map(|outcome| to_py(py, outcome)) {
         Ok(value) => future.call_method1(intern!(py, "set_result"), (value?,))?,
         Err(error) => future.call_method1(intern!(py, "set_exception"), (errors::exception(py, &error)?,))?,
     };
     Ok(())
 }
 
-fn to_py<'py>(bridge: &Bound<'py, Bridge>, outcome: Outcome) -> PyResult<Bound<'py, PyAny>> {
-    let py = bridge.py();
+pub fn to_py(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyAny>> {
     Ok(match outcome {
         Outcome::Nothing => py.None().into_bound(py),
         Outcome::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
@@ -237,9 +229,6 @@ fn to_py<'py>(bridge: &Bound<'py, Bridge>, outcome: Outcome) -> PyResult<Bound<'
         Outcome::Fetched(fetched) => {
             let headers = fields::to_py(py, &fetched.headers)?;
             (fetched.status.as_u16(), headers, PyBytes::new(py, &fetched.body)).into_pyobject(py)?.into_any()
-        }
-        Outcome::Connected(connection) => {
-            Bound::new(py, Connection::new(connection, bridge.clone().unbind()))?.into_any()
         }
     })
 }

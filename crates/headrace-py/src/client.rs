@@ -1,52 +1,49 @@
 //! The client's connections and streams, for Python.
+//!
+//! Whatever waits takes a bridge, and returns a future of its loop; or `None`, and returns a waiter. So one
+//! connection serves any number of loops and threads.
 
 use bytes::Bytes;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::{Error, Kind};
-use headrace_net::client::{self, ClientConfig, ClientConnection};
-use headrace_net::client_stream::ResponseStream;
-use headrace_net::tls::Trust;
+use headrace_net::client::{self, ClientConnection, Target};
+use headrace_net::client_stream::{Options, RequestBody, ResponseStream};
+use headrace_net::tls::{self, Identity, Trust};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
 use crate::exchange::{method, seconds};
+use crate::waiter::call;
 use crate::{errors, fields};
 
 const NOTHING: fn(()) -> Outcome = |()| Outcome::Nothing;
 
-/// One HTTP/3 connection to a server.
+/// How connections are made: whom to trust, and limits.
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct Connection {
-    inner: ClientConnection,
-    bridge: Py<Bridge>,
-}
-
-impl Connection {
-    pub fn new(inner: ClientConnection, bridge: Py<Bridge>) -> Self {
-        Self { inner, bridge }
-    }
+pub struct ClientConfig {
+    inner: client::ClientConfig,
 }
 
 #[pymethods]
-impl Connection {
-    /// Connects; resolves with a [`Connection`]. `trust`: `system`, `only` (the PEM text) or `anybody`.
-    #[staticmethod]
+impl ClientConfig {
+    /// `trust`: `system`, `only` (the PEM text) or `anybody`. `identity`: the client's certificate chain and
+    /// key, PEM texts. Times in seconds, sizes in bytes.
+    #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (bridge, host, port, *, trust, ca_pem, handshake_timeout, idle_timeout, max_head_bytes, stream_window, connection_window))]
-    fn connect<'py>(
-        py: Python<'py>,
-        bridge: &Bound<'py, Bridge>,
-        host: String,
-        port: u16,
+    #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, max_head_bytes, stream_window, connection_window))]
+    fn new(
+        py: Python<'_>,
         trust: &str,
         ca_pem: String,
+        identity: Option<(String, String)>,
         handshake_timeout: f64,
         idle_timeout: f64,
+        keep_idle: f64,
         max_head_bytes: usize,
         stream_window: u32,
         connection_window: u32,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Self> {
         let build = || {
             let trust = match trust {
                 "system" => Trust::System { ca_pem },
@@ -54,30 +51,51 @@ impl Connection {
                 "anybody" => Trust::Anybody,
                 other => return Err(Error::new(Kind::Misuse, format!("{other:?} is nobody to trust"))),
             };
-            Ok(ClientConfig {
-                trust,
+            let identity = identity.map(|(certificate_pem, key_pem)| Identity { certificate_pem, key_pem });
+            Ok(client::ClientConfig {
+                tls: tls::quic_client(&trust, identity.as_ref())?,
                 handshake_timeout: seconds("handshake_timeout", handshake_timeout)?,
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
+                keep_idle: seconds("keep_idle", keep_idle)?,
                 max_head_bytes,
                 stream_window,
                 connection_window,
             })
         };
-        let start = |config: ClientConfig| {
-            bridge.get().call(py, Outcome::Connected, |reply| {
-                client::runtime()?.spawn(async move {
-                    reply.send(ClientConnection::connect(&config, &host, port).await);
-                });
-                Ok(())
-            })
-        };
-        start(build().map_err(|error| errors::to_py(py, &error))?)
+        Ok(Self { inner: build().map_err(|error| errors::to_py(py, &error))? })
+    }
+}
+
+/// One HTTP/3 connection to a server.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Connection {
+    inner: ClientConnection,
+}
+
+#[pymethods]
+impl Connection {
+    /// Begins to connect; requests may be made at once. `name`: whose certificate the server must show.
+    #[staticmethod]
+    fn open(py: Python<'_>, config: &ClientConfig, host: String, port: u16, name: String) -> PyResult<Self> {
+        let opened = ClientConnection::open(config.inner.clone(), Target { host, port, name });
+        Ok(Self { inner: opened.map_err(|error| errors::to_py(py, &error))? })
     }
 
-    /// Sends a request. `record`: keep the times and sizes of the answer's DATA frames instead of their
-    /// bytes.
+    /// Resolves when the connection is reached. Raises why it cannot be.
+    #[pyo3(signature = (bridge))]
+    fn wait_reached<'py>(
+        &self,
+        py: Python<'py>,
+        bridge: Option<&Bound<'py, Bridge>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call(py, bridge, NOTHING, |reply| self.inner.wait_reached(reply))
+    }
+
+    /// Sends a request. `body`: `None` when it comes by `Stream.send`. `record`: keep the times and sizes of
+    /// the answer's DATA frames instead of their bytes. `abandon_after`: seconds without a reader after which
+    /// the answer is stopped.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (verb, authority, path, headers, body, record))]
+    #[pyo3(signature = (verb, authority, path, headers, body, *, record, abandon_after))]
     fn request(
         &self,
         py: Python<'_>,
@@ -85,17 +103,21 @@ impl Connection {
         authority: String,
         path: String,
         headers: Vec<(String, String)>,
-        body: &[u8],
+        body: Option<&[u8]>,
         record: bool,
+        abandon_after: Option<f64>,
     ) -> PyResult<Stream> {
         let build = || {
             let (method, headers) = (method(verb)?, fields::from_py(&headers)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
-            let _on_runtime = client::runtime()?.enter();
-            Ok(self.inner.request(head, Bytes::copy_from_slice(body), record))
+            let body = match body {
+                Some(bytes) => RequestBody::Whole(Bytes::copy_from_slice(bytes)),
+                None => RequestBody::Pieces,
+            };
+            let abandon_after = abandon_after.map(|given| seconds("abandon_after", given)).transpose()?;
+            self.inner.request(head, body, Options { is_recorded: record, abandon_after })
         };
-        let inner = build().map_err(|error: Error| errors::to_py(py, &error))?;
-        Ok(Stream { inner, bridge: self.bridge.clone_ref(py) })
+        Ok(Stream { inner: build().map_err(|error: Error| errors::to_py(py, &error))? })
     }
 
     /// Closes the connection; its streams end with an error.
@@ -103,17 +125,46 @@ impl Connection {
         self.inner.close();
     }
 
+    /// Whether it is reached, and not closed since.
     #[getter]
-    fn is_closed(&self) -> bool {
-        self.inner.quic().close_reason().is_some()
+    fn is_open(&self) -> bool {
+        self.inner.inner().is_some_and(|inner| inner.quic.close_reason().is_none())
     }
 
-    /// What the transport knows of the path: seconds, packets, bytes.
+    /// Whether it takes requests, now or once it is reached.
+    #[getter]
+    fn is_usable(&self) -> bool {
+        self.inner.is_usable()
+    }
+
+    /// Streams that have not ended, those that wait for credit among them.
+    #[getter]
+    fn streams(&self) -> usize {
+        self.inner.streams()
+    }
+
+    /// Streams that have no credit (MAX_STREAMS) yet.
+    #[getter]
+    fn waiting(&self) -> usize {
+        self.inner.waiting()
+    }
+
+    /// `((host, port) of ours, (host, port) of the server)`, once it is reached.
+    #[getter]
+    fn addresses(&self) -> Option<((String, u16), (String, u16))> {
+        let inner = self.inner.inner()?;
+        let server = inner.quic.remote_address();
+        let ours = inner.endpoint.local_addr().ok()?;
+        let ip = inner.quic.local_ip().unwrap_or_else(|| ours.ip());
+        Some(((ip.to_string(), ours.port()), (server.ip().to_string(), server.port())))
+    }
+
+    /// What the transport knows of the path: seconds, packets, bytes. Empty before it is reached.
     fn stats(&self) -> Vec<(&'static str, f64)> {
-        let quic = self.inner.quic();
-        let stats = quic.stats();
+        let Some(inner) = self.inner.inner() else { return Vec::new() };
+        let stats = inner.quic.stats();
         vec![
-            ("rtt", quic.rtt().as_secs_f64()),
+            ("rtt", inner.quic.rtt().as_secs_f64()),
             ("congestion_window", stats.path.cwnd as f64),
             ("lost_packets", stats.path.lost_packets as f64),
             ("sent_packets", stats.path.sent_packets as f64),
@@ -124,8 +175,14 @@ impl Connection {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.is_closed() { "closed" } else { "open" };
-        format!("<Connection {} {state}>", self.inner.quic().remote_address())
+        match self.inner.inner() {
+            Some(inner) => {
+                let state = if inner.quic.close_reason().is_some() { "closed" } else { "open" };
+                format!("<Connection {} {state}, {} streams>", inner.quic.remote_address(), self.streams())
+            }
+            None if self.inner.is_usable() => "<Connection connecting>".to_owned(),
+            None => "<Connection failed>".to_owned(),
+        }
     }
 }
 
@@ -133,25 +190,68 @@ impl Connection {
 #[pyclass(frozen, module = "headrace._engine")]
 pub struct Stream {
     inner: ResponseStream,
-    bridge: Py<Bridge>,
 }
 
 #[pymethods]
 impl Stream {
+    /// Resolves when the stream has its credit (MAX_STREAMS) and is open, or has ended.
+    #[pyo3(signature = (bridge))]
+    fn wait_stream<'py>(
+        &self,
+        py: Python<'py>,
+        bridge: Option<&Bound<'py, Bridge>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call(py, bridge, NOTHING, |reply| {
+            self.inner.wait_stream(reply);
+            Ok(())
+        })
+    }
+
     /// Resolves when the head is there, or the stream has ended without one.
-    fn wait_head<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.bridge.get().call(py, NOTHING, |reply| {
+    #[pyo3(signature = (bridge))]
+    fn wait_head<'py>(
+        &self,
+        py: Python<'py>,
+        bridge: Option<&Bound<'py, Bridge>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call(py, bridge, NOTHING, |reply| {
             self.inner.wait_head(reply);
             Ok(())
         })
     }
 
     /// Resolves when there are chunks to take, or the stream has ended.
-    fn wait_more<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.bridge.get().call(py, NOTHING, |reply| {
+    #[pyo3(signature = (bridge))]
+    fn wait_more<'py>(
+        &self,
+        py: Python<'py>,
+        bridge: Option<&Bound<'py, Bridge>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call(py, bridge, NOTHING, |reply| {
             self.inner.wait_more(reply);
             Ok(())
         })
+    }
+
+    /// Sends a piece of the request's body; resolves when there is room for the next. Raises `ClosedError`
+    /// when the server wants no more of it.
+    #[pyo3(signature = (bridge, data))]
+    fn send<'py>(
+        &self,
+        py: Python<'py>,
+        bridge: Option<&Bound<'py, Bridge>>,
+        data: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = Bytes::copy_from_slice(data);
+        call(py, bridge, NOTHING, |reply| {
+            self.inner.send(bytes, reply);
+            Ok(())
+        })
+    }
+
+    /// The request's body is whole.
+    fn finish(&self) {
+        self.inner.finish();
     }
 
     /// `(status, headers, received at, in monotonic ns)`, once the head is there.
@@ -167,9 +267,23 @@ impl Stream {
         chunks.iter().map(|chunk| (chunk.at_ns, PyBytes::new(py, &chunk.bytes), chunk.is_first)).collect()
     }
 
-    /// Of a recorded stream: `(received at, in monotonic ns, bytes)` of each DATA frame so far; forgets them.
-    fn take_records(&self) -> Vec<(u64, u32)> {
-        self.inner.take_records()
+    /// The bytes of all chunks that are there, joined.
+    fn take_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let chunks = self.inner.take();
+        let length = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
+        PyBytes::new_with(py, length, |mut into: &mut [u8]| {
+            for chunk in &chunks {
+                let (here, rest) = into.split_at_mut(chunk.bytes.len());
+                here.copy_from_slice(&chunk.bytes);
+                into = rest;
+            }
+            Ok(())
+        })
+    }
+
+    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first.
+    fn arrivals(&self) -> Vec<(u64, u32)> {
+        self.inner.arrivals()
     }
 
     /// `False` while the stream runs or has chunks to take, `True` after its end.

@@ -10,6 +10,7 @@ mod exchange;
 mod fields;
 mod report;
 mod server;
+mod waiter;
 
 use pyo3::prelude::*;
 
@@ -38,7 +39,9 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::Request>()?;
     module.add_class::<exchange::RelayRequest>()?;
     module.add_class::<report::RelayReport>()?;
+    module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;
     module.add_class::<client::Stream>()?;
+    module.add_class::<waiter::Waiter>()?;
     Ok(())
 }

@@ -7,17 +7,18 @@ read it from the socket. Python is woken for batches: `chunks()` yields everythi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from headrace import _engine
-from headrace.errors import ConfigError, HeadraceError
+from headrace.client.origin import Origin
+from headrace.client.trust import Trust
+from headrace.errors import HeadraceError
 from headrace.loop import bridge
 
 HANDSHAKE_TIMEOUT_S = 5.0
+# A connection without streams is kept for so long, for the next first token.
+KEEP_IDLE_S = 300.0
 # Silence for so long is a dead connection; the engine asks (PING) at a third of it, below the 30 s after
 # which the strictest NATs forget a UDP mapping.
 IDLE_TIMEOUT_S = 30.0
@@ -27,23 +28,24 @@ STREAM_WINDOW = 1024 * 1024
 CONNECTION_WINDOW = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Trust:
-    """Whom a client believes.
-
-    `ca_file`: PEM, trusted beside the system's certificates. `anybody`: no check at all, for experiments.
-    """
-
-    ca_file: Path | None = None
-    anybody: bool = False
-
-    def read(self) -> tuple[str, str]:
-        if self.anybody:
-            return "anybody", ""
-        try:
-            return "system", self.ca_file.read_text() if self.ca_file else ""
-        except OSError as error:
-            raise ConfigError(detail=f"cannot read the CA file {self.ca_file}: {error.strerror}") from None
+def config(
+    trust: Trust,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT_S,
+    keep_idle: float = KEEP_IDLE_S,
+) -> _engine.ClientConfig:
+    """The engine's configuration. Raises `ConfigError`."""
+    kind, pem = trust.read()
+    return _engine.ClientConfig(
+        trust=kind,
+        ca_pem=pem,
+        identity=trust.read_identity(),
+        handshake_timeout=handshake_timeout,
+        idle_timeout=IDLE_TIMEOUT_S,
+        keep_idle=keep_idle,
+        max_head_bytes=MAX_HEAD_BYTES,
+        stream_window=STREAM_WINDOW,
+        connection_window=CONNECTION_WINDOW,
+    )
 
 
 class Chunk(NamedTuple):
@@ -63,24 +65,10 @@ async def connect(
 
     Raises `ConnectError`, `ConnectTimeoutError`, `ConfigError`.
     """
-    url = urlsplit(origin)
-    if url.scheme != "https" or not url.hostname:
-        raise ConfigError(detail=f"expected https://host or https://host:port, got {origin!r}")
-    port = url.port or 443
-    kind, pem = (trust or Trust()).read()
-    raw = await _engine.Connection.connect(
-        bridge(),
-        url.hostname,
-        port,
-        trust=kind,
-        ca_pem=pem,
-        handshake_timeout=timeout_s,
-        idle_timeout=IDLE_TIMEOUT_S,
-        max_head_bytes=MAX_HEAD_BYTES,
-        stream_window=STREAM_WINDOW,
-        connection_window=CONNECTION_WINDOW,
-    )
-    return Connection(raw, url.netloc)
+    to = Origin.parse(origin)
+    raw = _engine.Connection.open(config(trust or Trust(), timeout_s), to.host, to.port, to.host)
+    await raw.wait_reached(bridge())
+    return Connection(raw, to.authority)
 
 
 class Connection:
@@ -106,7 +94,10 @@ class Connection:
         fields = list(headers or [])
         if body:
             fields.append(("content-length", str(len(body))))
-        return Response(self._raw.request(method, self._authority, path, fields, body, record))
+        raw = self._raw.request(
+            method, self._authority, path, fields, body, record=record, abandon_after=None
+        )
+        return Response(raw)
 
     def stats(self) -> dict[str, float]:
         """What the transport knows: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
@@ -140,7 +131,7 @@ class Response:
 
     async def head(self) -> int:
         """Waits for the head; returns the status. Raises `StreamError`."""
-        await self._raw.wait_head()
+        await self._raw.wait_head(bridge())
         found = self._raw.head
         if found is None:
             _ = self._raw.ended  # raises how it ended
@@ -176,7 +167,7 @@ class Response:
             if batch:
                 yield [Chunk(*chunk) for chunk in batch]
             else:
-                await self._raw.wait_more()
+                await self._raw.wait_more(bridge())
 
     async def read(self) -> bytes:
         """The whole body."""
@@ -190,8 +181,8 @@ class Response:
         Raises `StreamError` when the answer broke off; what came before is then lost.
         """
         while not self._raw.ended:
-            await self._raw.wait_more()
-        return self._raw.take_records()
+            await self._raw.wait_more(bridge())
+        return self._raw.arrivals()
 
     def stop(self) -> None:
         """Resets the stream (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never

@@ -1,0 +1,144 @@
+//! How a client reaches a server: its addresses, one attempt each, the first that answers wins.
+//!
+//! In: a host and port, the name its certificate must have. Out: a QUIC connection on a socket of its own, so
+//! that one can move to another network without the others. Attempts begin 250 ms apart, IPv6 and IPv4 by
+//! turns (RFC 8305): a family that is announced but broken costs that much, not a timeout.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_core::{Error, Kind};
+use quinn::congestion::BbrConfig;
+use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{ClientConfig, Target};
+
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+pub struct Connected {
+    pub quic: quinn::Connection,
+    pub endpoint: Endpoint,
+}
+
+/// # Errors
+/// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
+pub async fn connect(config: &ClientConfig, target: &Target) -> Result<Connected, Error> {
+    let name = format!("{}:{}", target.host, target.port);
+    let mut quic_config = quinn::ClientConfig::new(config.tls.clone());
+    quic_config.transport_config(Arc::new(transport(config)));
+    let reach = async {
+        let found = tokio::net::lookup_host((target.host.as_str(), target.port))
+            .await
+            .map_err(|error| Error::new(Kind::Connect, format!("{name}: {error}")))?;
+        race(interleaved(found.collect()), &quic_config, target, &name).await
+    };
+    timeout(config.handshake_timeout, reach).await.unwrap_or_else(|_| {
+        let waited = config.handshake_timeout.as_secs_f64();
+        Err(Error::new(Kind::ConnectTimeout, format!("{name}: no answer over UDP within {waited} s")))
+    })
+}
+
+async fn race(
+    mut addresses: VecDeque<SocketAddr>,
+    config: &quinn::ClientConfig,
+    target: &Target,
+    name: &str,
+) -> Result<Connected, Error> {
+    let mut attempts = JoinSet::new();
+    let mut failure = Error::new(Kind::Connect, format!("{name}: no address"));
+    loop {
+        if let Some(address) = addresses.pop_front() {
+            let (config, server_name, name) = (config.clone(), target.name.clone(), name.to_owned());
+            attempts.spawn(async move { attempt(config, address, &server_name, &name).await });
+        }
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                Some(Ok(Ok(connected))) => return Ok(connected),
+                Some(Ok(Err(error))) => failure = error,
+                Some(Err(_)) => {}
+                None => return Err(failure),
+            },
+            () = sleep(ATTEMPT_DELAY), if !addresses.is_empty() => {}
+        }
+    }
+}
+
+async fn attempt(
+    config: quinn::ClientConfig,
+    address: SocketAddr,
+    server_name: &str,
+    name: &str,
+) -> Result<Connected, Error> {
+    let failed = |error: &dyn std::fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
+    let endpoint = endpoint(address).map_err(|error| failed(&error))?;
+    let connecting = endpoint.connect_with(config, address, server_name).map_err(|error| failed(&error))?;
+    let quic = connecting.await.map_err(|error| connect_error(name, &error))?;
+    Ok(Connected { quic, endpoint })
+}
+
+/// Families by turns, the first address's first, each in the resolver's order.
+fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let is_first_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|address| address.is_ipv6() == is_first_v6);
+    let mut turns = VecDeque::new();
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    loop {
+        let (a, b) = (first.next(), second.next());
+        if a.is_none() && b.is_none() {
+            return turns;
+        }
+        turns.extend(a.into_iter().chain(b));
+    }
+}
+
+fn endpoint(address: SocketAddr) -> std::io::Result<Endpoint> {
+    let local: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    Endpoint::new(EndpointConfig::default(), None, UdpSocket::bind(local)?, Arc::new(TokioRuntime))
+}
+
+fn transport(config: &ClientConfig) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(0u32.into())
+        .max_concurrent_uni_streams(8u32.into())
+        .stream_receive_window(config.stream_window.into())
+        .receive_window(config.connection_window.into())
+        .keep_alive_interval(Some(config.idle_timeout / 3))
+        .max_idle_timeout(VarInt::from_u64(config.idle_timeout.as_millis() as u64).ok().map(Into::into))
+        .congestion_controller_factory(Arc::new(BbrConfig::default()))
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+pub fn connect_error(name: &str, error: &ConnectionError) -> Error {
+    let kind = match error {
+        // 0x100 to 0x1ff: a TLS alert (RFC 9001 §4.8), ours or the server's.
+        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
+            Kind::Tls
+        }
+        ConnectionError::TimedOut => Kind::ConnectTimeout,
+        _ => Kind::Connect,
+    };
+    Error::new(kind, format!("{name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::interleaved;
+
+    #[test]
+    fn families_take_turns() {
+        let found = ["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"];
+        let turns = interleaved(found.iter().filter_map(|text| text.parse().ok()).collect());
+        let shown: Vec<_> = turns.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
+    }
+}

@@ -1,0 +1,155 @@
+"""The client's HTTP/3 connections, by origin, and when TCP is the better way.
+
+In: origins. Out: a connection to make a request on, being reached or there already; or `None`: use TCP. It
+decides at once and waits for nothing; whoever asked waits for the connection, as long as the lease says. All
+threads and loops of a process may share one pool.
+
+A network that drops UDP costs one wait of `race_delay`, once: the attempt goes on in the background, every
+request meanwhile takes TCP at once, and after the attempt has failed it is made again later, and again in the
+background (1 minute, then 2, 4, ... up to an hour).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from headrace import _engine, errors
+from headrace.client.alt_svc import AltSvcCache
+from headrace.client.origin import Origin
+
+Http3 = Literal["race", "alt-svc", "only"]
+"""When HTTP/3 is tried: for every origin, with TCP after a short delay; once the origin has said that it
+speaks it (RFC 7838); or always, without TCP."""
+
+FIRST_PAUSE_S = 60.0
+MAX_PAUSE_S = 3600.0
+
+
+class Lease(NamedTuple):
+    """A connection for one request."""
+
+    connection: _engine.Connection
+    is_open: bool
+    """It need not be waited for."""
+    wait: float | None
+    """Seconds to wait for it; after that TCP, or an error."""
+
+
+@dataclass
+class _Site:
+    """What is known of one origin."""
+
+    connections: list[_engine.Connection] = field(default_factory=list)
+    attempt: _engine.Connection | None = None
+    attempt_at: float = 0.0
+    failures: int = 0
+    pause_until: float = 0.0
+
+
+class Pool:
+    """`connect`: begins a connection to (host, port), whose certificate must be of the name."""
+
+    def __init__(
+        self,
+        connect: Callable[[str, int, str], _engine.Connection],
+        http3: Http3 = "race",
+        max_connections: int = 1,
+        race_delay: float = 0.25,
+        alt_svc: AltSvcCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.http3 = http3
+        self.alt_svc = alt_svc or AltSvcCache()
+        self._connect = connect
+        self._max_connections = max_connections
+        self._race_delay = race_delay
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sites: dict[Origin, _Site] = {}
+        self._is_closed = False
+
+    @property
+    def may_use_tcp(self) -> bool:
+        return self.http3 != "only"
+
+    def take(self, origin: Origin, connect_timeout: float | None) -> Lease | None:
+        """Raises `ClosedError` after `close()`."""
+        with self._lock:
+            if self._is_closed:
+                raise errors.make("closed", "the client has been closed")
+            site = self._sites.setdefault(origin, _Site())
+            self._settle(site)
+            if best := self._best(site):
+                if self._wants_one_more(site, best):
+                    self._begin(origin, site)
+                return Lease(best, is_open=True, wait=None)
+            return self._reach(origin, site, connect_timeout)
+
+    def prewarm(self, origin: Origin) -> _engine.Connection:
+        """The connection to an origin, begun if there is none."""
+        with self._lock:
+            site = self._sites.setdefault(origin, _Site())
+            self._settle(site)
+            return self._best(site) or site.attempt or self._begin(origin, site)
+
+    def close(self) -> None:
+        """Closes all connections; streams on them end with an error."""
+        with self._lock:
+            self._is_closed = True
+            for site in self._sites.values():
+                for connection in [*site.connections, *filter(None, [site.attempt])]:
+                    connection.close()
+            self._sites.clear()
+
+    def _settle(self, site: _Site) -> None:
+        """Notes what has become of the attempt, and forgets connections that are of no use."""
+        site.connections = [connection for connection in site.connections if connection.is_usable]
+        attempt = site.attempt
+        if attempt and attempt.is_open:
+            site.attempt, site.failures, site.pause_until = None, 0, 0.0
+            site.connections.append(attempt)
+        elif attempt and not attempt.is_usable:
+            site.attempt = None
+            pause = min(FIRST_PAUSE_S * 2**site.failures, MAX_PAUSE_S)
+            site.failures += 1
+            site.pause_until = self._clock() + pause
+
+    def _best(self, site: _Site) -> _engine.Connection | None:
+        return min(
+            site.connections, key=lambda connection: connection.waiting or connection.streams, default=None
+        )
+
+    def _wants_one_more(self, site: _Site, best: _engine.Connection) -> bool:
+        is_full = best.waiting > 0
+        return is_full and site.attempt is None and len(site.connections) < self._max_connections
+
+    def _reach(self, origin: Origin, site: _Site, connect_timeout: float | None) -> Lease | None:
+        now = self._clock()
+        if not self.may_use_tcp:
+            return Lease(site.attempt or self._begin(origin, site), is_open=False, wait=connect_timeout)
+        if self.http3 == "alt-svc" and not self.alt_svc.find(origin):
+            return None
+        if site.attempt is None:
+            if now < site.pause_until:
+                return None
+            connection = self._begin(origin, site)
+            if site.failures:
+                return None  # A probe: nobody waits for it.
+        else:
+            connection = site.attempt
+        left = site.attempt_at + self._race_delay - now
+        if left <= 0:
+            return None
+        return Lease(
+            connection, is_open=False, wait=left if connect_timeout is None else min(left, connect_timeout)
+        )
+
+    def _begin(self, origin: Origin, site: _Site) -> _engine.Connection:
+        host, port = self.alt_svc.find(origin) or origin
+        site.attempt = self._connect(host, port, origin.host)
+        site.attempt_at = self._clock()
+        return site.attempt

@@ -1,0 +1,262 @@
+"""One request of a client, top to bottom: a connection, a stream, the request, the head of its answer.
+
+In: a request and a pool. Out: the engine's stream with its head there; or `None`, when the pool says that TCP
+is the better way. The request is a generator that yields what it must wait for, so that the same lines serve
+threads (`run`) and asyncio (`run_async`); neither driver decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from headrace import _engine, errors
+from headrace.client.origin import Origin
+from headrace.client.pool import Lease, Pool
+from headrace.client.timeouts import Timeouts
+from headrace.loop import bridge
+
+PIECE = 64 * 1024
+"""A body above this goes piece by piece, so that the write timeout holds for each."""
+MAX_REFUSALS = 3
+"""How often a request that its server refused, untouched, is sent again."""
+
+
+NO_TIMEOUTS = Timeouts(None, None, None, None)
+
+
+class Wait(NamedTuple):
+    """For one answer of the engine."""
+
+    start: Callable[[_engine.Bridge | None], Any]
+    timeout: float | None
+    slug: str
+    """The kind of error when it takes too long."""
+
+
+class Trace(NamedTuple):
+    """Something that a `trace` callback may want to know (httpcore's names and forms)."""
+
+    name: str
+    info: dict[str, Any]
+
+
+class NextPiece(NamedTuple):
+    """Of the request's body."""
+
+
+Step = Wait | Trace | NextPiece
+
+
+@dataclass
+class Outgoing:
+    """A request."""
+
+    method: str
+    origin: Origin
+    target: str
+    """Path and query, as they go out."""
+    headers: list[tuple[str, str]]
+    authority: str = ""
+    """Of `:authority`; the origin's own when empty."""
+    body: bytes | None = b""
+    """`None`: it comes piece by piece, once, from `pieces`."""
+    pieces: Iterator[bytes] | AsyncIterator[bytes] = field(default_factory=lambda: iter(()))
+    timeouts: Timeouts = NO_TIMEOUTS
+    abandon_after: float | None = None
+    """Seconds without a reader after which the answer is stopped."""
+    trace: Callable[[str, dict[str, Any]], Any] | None = None
+
+
+class Begun(NamedTuple):
+    """An answer whose head is there."""
+
+    stream: _engine.Stream
+    connection: _engine.Connection
+    status: int
+    headers: list[tuple[str, str]]
+    is_reused: bool
+    """The connection was there before the request."""
+
+
+Script = Generator[Step, Any, Begun | None]
+
+
+def request(pool: Pool, out: Outgoing) -> Script:
+    """Raises `HeadraceError`s of side `server`; never after a byte of the answer was given away."""
+    refusals = 0
+    while True:
+        lease = pool.take(out.origin, out.timeouts.connect)
+        if lease is None:
+            return None
+        connection = lease.connection
+        if not lease.is_open and not (yield from _connect(pool, out, lease)):
+            return None
+        whole = out.body if out.body is not None and len(out.body) <= PIECE else None
+        authority = out.authority or out.origin.authority
+        stream = connection.request(
+            out.method,
+            authority,
+            out.target,
+            out.headers,
+            whole,
+            record=False,
+            abandon_after=out.abandon_after,
+        )
+        try:
+            if whole is None:
+                yield from _send_body(out, stream)
+            status, headers = yield from _head(out, stream)
+        except errors.RefusedError:
+            stream.stop()
+            refusals += 1
+            if out.body is None or refusals > MAX_REFUSALS:
+                raise
+        except BaseException:
+            stream.stop()
+            raise
+        else:
+            return Begun(stream, connection, status, headers, lease.is_open)
+
+
+def _connect(pool: Pool, out: Outgoing, lease: Lease) -> Generator[Step, Any, bool]:
+    """`False`: take TCP."""
+    info = {"host": out.origin.host, "port": out.origin.port, "timeout": lease.wait}
+    yield Trace("connection.connect_quic.started", info)
+    try:
+        yield Wait(lease.connection.wait_reached, lease.wait, "connect_timeout")
+    except errors.HeadraceError as error:
+        yield Trace("connection.connect_quic.failed", {"exception": error})
+        if pool.may_use_tcp:
+            return False
+        raise
+    yield Trace("connection.connect_quic.complete", {"return_value": lease.connection})
+    return True
+
+
+def _send_body(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, None]:
+    yield Wait(stream.wait_stream, out.timeouts.pool, "pool_timeout")
+    yield Trace("http3.send_request_body.started", {"stream_id": stream.stream_id})
+    slices = None
+    if out.body is not None:
+        slices = iter([out.body[at : at + PIECE] for at in range(0, len(out.body), PIECE)])
+    sent = 0
+    while True:
+        piece = next(slices, None) if slices else (yield NextPiece())
+        if piece is None:
+            break
+        sent += len(piece)
+        try:
+            yield Wait(partial(stream.send, data=piece), out.timeouts.write, "write_timeout")
+        except errors.ClosedError:
+            return _why_closed(stream)
+    declared = next((value for name, value in out.headers if name == "content-length"), None)
+    if declared is not None and int(declared) != sent:
+        raise errors.make("body_incomplete", f"{sent} bytes of the {declared} that content-length promised")
+    stream.finish()
+    yield Trace("http3.send_request_body.complete", {"return_value": None})
+
+
+def _why_closed(stream: _engine.Stream) -> None:
+    """The server wants no more of the body, and its answer says why; or the connection is gone."""
+    try:
+        _ = stream.ended
+    except errors.ConnectionLostError as error:
+        raise errors.make("write_lost", error.detail) from None
+
+
+def _head(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, tuple[int, list[tuple[str, str]]]]:
+    yield Trace("http3.receive_response_headers.started", {"request": out})
+    try:
+        yield from _wait_head(out.timeouts, stream)
+        found = stream.head
+        if found is None:
+            _ = stream.ended  # raises how it ended
+            raise errors.make("truncated", "the stream ended without a head")
+    except errors.HeadraceError as error:
+        yield Trace("http3.receive_response_headers.failed", {"exception": error})
+        raise
+    status, headers, _ = found
+    yield Trace("http3.receive_response_headers.complete", {"return_value": (status, headers)})
+    return status, headers
+
+
+def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, Any, None]:
+    """One wait in the usual case; the two timeouts are told apart only when the first has passed."""
+    limits = [limit for limit in (timeouts.pool, timeouts.read) if limit is not None]
+    first = min(limits, default=None)
+    try:
+        yield Wait(stream.wait_head, first, "read_timeout")
+    except errors.ReadTimeoutError:
+        if stream.stream_id is None:
+            left = None if timeouts.pool is None else timeouts.pool - (first or 0)
+            yield Wait(stream.wait_stream, left, "pool_timeout")
+            left = timeouts.read
+        else:
+            left = None if timeouts.read is None else timeouts.read - (first or 0)
+        yield Wait(stream.wait_head, left, "read_timeout")
+
+
+def run(script: Script, out: Outgoing) -> Begun | None:
+    """Drives a request on the calling thread."""
+    step, value = script.send, None
+    while True:
+        try:
+            wanted = step(value)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        step = script.send
+        try:
+            match wanted:
+                case Wait(start, timeout, slug):
+                    value = wait(start, timeout, slug)
+                case NextPiece():
+                    value = next(out.pieces, None)  # type: ignore[arg-type]
+                case Trace(name, info):
+                    value = out.trace(name, info) if out.trace else None
+        except BaseException as error:
+            step, value = script.throw, error
+
+
+async def run_async(script: Script, out: Outgoing) -> Begun | None:
+    """Drives a request on the running asyncio loop."""
+    step, value = script.send, None
+    while True:
+        try:
+            wanted = step(value)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        step = script.send
+        try:
+            match wanted:
+                case Wait(start, timeout, slug):
+                    value = await wait_async(start, timeout, slug)
+                case NextPiece():
+                    value = await anext(out.pieces, None)  # type: ignore[arg-type]
+                case Trace(name, info):
+                    value = await out.trace(name, info) if out.trace else None
+        except BaseException as error:
+            step, value = script.throw, error
+
+
+def wait(start: Callable[[_engine.Bridge | None], Any], timeout: float | None, slug: str) -> Any:
+    try:
+        return start(None).result(timeout)
+    except TimeoutError as error:
+        raise _late(error, timeout, slug) from None
+
+
+async def wait_async(start: Callable[[_engine.Bridge | None], Any], seconds: float | None, slug: str) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await start(bridge())
+    except TimeoutError as error:
+        raise _late(error, seconds, slug) from None
+
+
+def _late(error: TimeoutError, timeout: float | None, slug: str) -> Exception:
+    # What the engine raised on its own account is a `TimeoutError` too.
+    return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {timeout:g} s")

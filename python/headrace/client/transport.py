@@ -1,0 +1,372 @@
+"""What the transports for httpx and httpx2 share: requests in, answers out, in the family's own classes.
+
+`headrace.httpx2` and `headrace.httpx` bind it to their family. A request goes over HTTP/3 (`script.py`)
+unless the pool prefers TCP; then the family's own transport has it, whole. Errors become the family's, by one
+table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from headrace import _engine, errors
+from headrace.client import connection as engine
+from headrace.client.alt_svc import AltSvcCache
+from headrace.client.origin import Origin
+from headrace.client.pool import Http3, Pool
+from headrace.client.script import Begun, Outgoing, request, run, run_async, wait, wait_async
+from headrace.client.timeouts import Timeouts
+from headrace.client.trust import of_httpx, tcp_verify
+from headrace.loop import bridge
+
+# Fields of HTTP/1.1's connections, which HTTP/3 must not have (RFC 9114 §4.2); `host` becomes `:authority`.
+_NOT_SENT = {b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+
+# An attempt in the background may take longer than any request waits for it.
+_HANDSHAKE_TIMEOUT_S = 30.0
+
+EXCEPTIONS = {
+    "connect": "ConnectError",
+    "tls": "ConnectError",
+    "connect_timeout": "ConnectTimeout",
+    "pool_timeout": "PoolTimeout",
+    "write_timeout": "WriteTimeout",
+    "read_timeout": "ReadTimeout",
+    "connection_lost": "ReadError",
+    "write_lost": "WriteError",
+    "stopped": "ReadError",
+    "stream_reset": "RemoteProtocolError",
+    "protocol": "RemoteProtocolError",
+    "truncated": "RemoteProtocolError",
+    "refused": "RemoteProtocolError",
+    "body_incomplete": "LocalProtocolError",
+}
+"""The family's exception of each kind; what is not here is a mistake of the program, and raised as it is."""
+
+
+class Stats:
+    """`response.extensions["headrace"]`: what the transport knows of an answer."""
+
+    protocol = "HTTP/3"
+
+    def __init__(self, begun: Begun) -> None:
+        self._begun = begun
+        self.is_connection_reused = begun.is_reused
+
+    @property
+    def arrivals(self) -> list[tuple[int, int]]:
+        """`(received at, in time.monotonic_ns(), bytes)` of each DATA frame so far, at most the first 65,536.
+
+        From a headrace gateway one frame is one event.
+        """
+        return self._begun.stream.arrivals()
+
+    @property
+    def path(self) -> dict[str, float]:
+        """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
+        `sent_bytes`, `received_datagrams`, `received_bytes`."""
+        return dict(self._begun.connection.stats())
+
+    def __repr__(self) -> str:
+        return f"<Stats {self.protocol} {self._begun.connection!r}>"
+
+
+class NetworkStream:
+    """`response.extensions["network_stream"]`: the addresses. It cannot be read or written."""
+
+    def __init__(self, connection: _engine.Connection) -> None:
+        self._connection = connection
+
+    def get_extra_info(self, info: str) -> Any:
+        """`client_addr`, `server_addr`: (host, port); all else is `None`."""
+        ours, server = self._connection.addresses or (None, None)
+        return {"client_addr": ours, "server_addr": server}.get(info)
+
+
+class Core:
+    """One transport, sync or async. `family`: its module."""
+
+    family: Any
+    tcp_class: str
+    _tcp: Any
+
+    def __init__(
+        self,
+        verify: ssl.SSLContext | str | bool = True,
+        cert: str | tuple[str, ...] | None = None,
+        *,
+        http3: Http3 = "race",
+        race_delay: float = 0.25,
+        max_connections_per_origin: int = 1,
+        keep_idle: float = engine.KEEP_IDLE_S,
+        abandon_after: float | None = None,
+        alt_svc_cache: Path | str | None = None,
+        tcp: Any = None,
+        proxy: None = None,
+    ) -> None:
+        """`verify`, `cert`: as httpx has them; of an `ssl.SSLContext` what rustls can follow.
+
+        `http3`: `"race"` tries it for every origin, and takes TCP when it is not there after `race_delay`
+        seconds; `"alt-svc"` tries it once the origin has announced it (kept in the file `alt_svc_cache`
+        between processes, when given); `"only"` never takes TCP.
+
+        `max_connections_per_origin`: a further one is opened when no stream is free on those there are.
+        `keep_idle`: seconds after which a connection without streams is closed. `abandon_after`: an answer
+        that nobody has read from for so many seconds is stopped. `tcp`: the family's transport for what does
+        not go over HTTP/3; by default its `HTTPTransport` or `AsyncHTTPTransport`.
+
+        Raises `ConfigError` for what cannot be honoured.
+        """
+        if proxy is not None:
+            raise errors.ConfigError(
+                detail="proxy: HTTP/3 goes through no proxy; for this one use httpx's own transport"
+            )
+        if http3 not in get_args(Http3):
+            raise errors.ConfigError(
+                detail=f"http3: expected one of {', '.join(get_args(Http3))}; got {http3!r}"
+            )
+        self._config = engine.config(of_httpx(verify, cert), _HANDSHAKE_TIMEOUT_S, keep_idle)
+        self._abandon_after = abandon_after
+        self._pool = Pool(
+            lambda host, port, name: _engine.Connection.open(self._config, host, port, name),
+            http3,
+            max_connections_per_origin,
+            race_delay,
+            AltSvcCache(Path(alt_svc_cache) if alt_svc_cache is not None else None),
+        )
+        if tcp is None:
+            own = getattr(self.family, self.tcp_class)
+            has_http2 = importlib.util.find_spec("h2") is not None
+            tcp = own(verify=tcp_verify(verify, cert), http2=has_http2)
+        self._tcp = tcp
+
+    def _outgoing(self, request: Any) -> Outgoing | None:
+        """`None` for what HTTP/3 cannot carry: it takes TCP."""
+        url = request.url
+        if url.scheme != "https":
+            if self._pool.may_use_tcp and url.scheme == "http":
+                return None
+            raise self.family.UnsupportedProtocol(
+                f"{url.scheme}:// does not go over HTTP/3; expected https://"
+            )
+        headers = [
+            (name.lower().decode("latin-1"), value.decode("latin-1"))
+            for name, value in request.headers.raw
+            if name.lower() not in _NOT_SENT
+        ]
+        whole = isinstance(request.stream, self.family.ByteStream)
+        extensions = request.extensions
+        return Outgoing(
+            method=request.method,
+            origin=Origin(url.host, url.port or 443),
+            target=extensions.get("target", url.raw_path).decode("latin-1"),
+            headers=headers,
+            authority=request.headers.get("host", ""),
+            body=b"".join(request.stream) if whole else None,
+            timeouts=Timeouts.of_extension(extensions.get("timeout")),
+            abandon_after=self._abandon_after,
+            trace=extensions.get("trace"),
+        )
+
+    def _answer(self, begun: Begun, stream: Any) -> Any:
+        extensions = {
+            "http_version": b"HTTP/3",
+            "stream_id": begun.stream.stream_id,
+            "network_stream": NetworkStream(begun.connection),
+            "trailers": lambda: begun.stream.trailers or [],
+            "headrace": Stats(begun),
+        }
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in begun.headers]
+        return self.family.Response(begun.status, headers=headers, stream=stream, extensions=extensions)
+
+    def _note_alt_svc(self, request: Any, response: Any) -> None:
+        """An answer over TCP may say that its origin speaks HTTP/3."""
+        if request.url.scheme == "https" and (value := response.headers.get("alt-svc")):
+            self._pool.alt_svc.note((request.url.host, request.url.port or 443), value)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} http3={self._pool.http3}>"
+
+
+@contextlib.contextmanager
+def translated(family: Any) -> Iterator[None]:
+    """The engine's errors as the family's."""
+    try:
+        yield
+    except errors.HeadraceError as error:
+        name = EXCEPTIONS.get(error.kind.slug)
+        if name is None:
+            raise
+        raise getattr(family, name)(str(error)) from error
+
+
+class SyncCore(Core):
+    tcp_class = "HTTPTransport"
+    stream_class: Any
+
+    def handle_request(self, request: Any) -> Any:
+        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        out = self._outgoing(request)
+        if out is not None:
+            if out.body is None:
+                out.pieces = iter(request.stream)
+            begun = self._begin(out)
+            if begun is not None:
+                return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+        response = self._tcp.handle_request(request)
+        self._note_alt_svc(request, response)
+        return response
+
+    def _begin(self, out: Outgoing) -> Begun | None:
+        with translated(self.family):
+            return run(request(self._pool, out), out)
+
+    def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:
+        """Makes the connection to `https://host[:port]` now, so that a first request need not.
+
+        Raises the family's `ConnectError` and `ConnectTimeout`.
+        """
+        with translated(self.family):
+            wait(self._pool.prewarm(Origin.parse(origin)).wait_reached, timeout, "connect_timeout")
+
+    def close(self) -> None:
+        self._pool.close()
+        self._tcp.close()
+
+
+class AsyncCore(Core):
+    tcp_class = "AsyncHTTPTransport"
+    stream_class: Any
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        _need_asyncio()
+        out = self._outgoing(request)
+        if out is not None:
+            if out.body is None:
+                out.pieces = aiter(request.stream)
+            begun = await self._begin(out)
+            if begun is not None:
+                return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+        response = await self._tcp.handle_async_request(request)
+        self._note_alt_svc(request, response)
+        return response
+
+    async def _begin(self, out: Outgoing) -> Begun | None:
+        with translated(self.family):
+            return await run_async(request(self._pool, out), out)
+
+    async def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:  # noqa: ASYNC109
+        """Makes the connection to `https://host[:port]` now, so that a first request need not.
+
+        Raises the family's `ConnectError` and `ConnectTimeout`.
+        """
+        with translated(self.family):
+            connection = self._pool.prewarm(Origin.parse(origin))
+            await wait_async(connection.wait_reached, timeout, "connect_timeout")
+
+    async def aclose(self) -> None:
+        self._pool.close()
+        await self._tcp.aclose()
+
+
+class SyncBody:
+    """An answer's body. Dropping it, or closing it before its end, stops the answer."""
+
+    family: Any
+
+    def __init__(self, stream: _engine.Stream, timeout: float | None) -> None:
+        self._stream = stream
+        self._timeout = timeout
+
+    def __iter__(self) -> Iterator[bytes]:
+        stream = self._stream
+        with translated(self.family):
+            while True:
+                if data := stream.take_bytes():
+                    yield data
+                elif stream.ended:
+                    return
+                else:
+                    wait(stream.wait_more, self._timeout, "read_timeout")
+
+    def close(self) -> None:
+        self._stream.stop()
+
+
+class AsyncBody:
+    """An answer's body. Dropping it, or closing it before its end, stops the answer."""
+
+    family: Any
+
+    def __init__(self, stream: _engine.Stream, timeout: float | None) -> None:
+        self._stream = stream
+        self._timeout = timeout
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        stream, alarm = self._stream, _Alarm(self._timeout)
+        try:
+            with translated(self.family):
+                while True:
+                    if data := stream.take_bytes():
+                        yield data
+                    elif stream.ended:
+                        return
+                    else:
+                        await alarm.wait(stream.wait_more(bridge()))
+        finally:
+            alarm.stop()
+
+    async def aclose(self) -> None:
+        self._stream.stop()
+
+
+class _Alarm:
+    """Ends a wait that takes too long. One timer serves all waits of an answer: it looks when it rings
+    whether the current wait is old enough, so that a token costs no timer of its own."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._due = 0.0
+        self._future: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, future: asyncio.Future[None]) -> None:
+        if self._timeout is not None:
+            loop = future.get_loop()
+            self._future, self._due = future, loop.time() + self._timeout
+            if self._timer is None:
+                self._timer = loop.call_at(self._due, self._ring, loop)
+        try:
+            await future
+        finally:
+            self._future = None
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        future = self._future
+        if future is None or future.done():
+            return
+        if loop.time() < self._due:
+            self._timer = loop.call_at(self._due, self._ring, loop)
+        else:
+            future.set_exception(errors.make("read_timeout", f"after {self._timeout:g} s"))
+
+    def stop(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+def _need_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise errors.make(
+            "misuse", "the async transport needs asyncio; there is no asyncio loop here"
+        ) from None
