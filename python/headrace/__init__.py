@@ -5,6 +5,7 @@ under them.
 """
 
 from headrace._engine import build_info
+from headrace.client import AsyncClient, Client, Timeouts, Trust
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.exchange import Exchange, Handler, RelayReport, RelayRequest, Request, Target
@@ -13,6 +14,8 @@ from headrace.server import Server
 __version__ = dict(build_info())["version"]
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "Config",
     "Exchange",
     "Handler",
@@ -22,5 +25,7 @@ __all__ = [
     "Request",
     "Server",
     "Target",
+    "Timeouts",
+    "Trust",
     "__version__",
 ]

@@ -108,7 +108,9 @@ impl Connection {
         abandon_after: Option<f64>,
     ) -> PyResult<Stream> {
         let build = || {
-            let (method, headers) = (method(verb)?, fields::from_py(&headers)?);
+            let bad = |error: Error| Error::new(Kind::BadRequest, error.detail);
+            let (method, headers) =
+                (method(verb).map_err(bad)?, fields::from_py(&headers).map_err(bad)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
             let body = match body {
                 Some(bytes) => RequestBody::Whole(Bytes::copy_from_slice(bytes)),

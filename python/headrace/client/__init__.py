@@ -1,6 +1,18 @@
-"""The client: HTTP/3 connections to a gateway, or to anybody's server."""
+"""The client: HTTP/3 to a gateway, or to anybody's server."""
 
+from headrace.client.client import AsyncClient, Client, SyncResponse
 from headrace.client.connection import Chunk, Connection, Response, connect
+from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
 
-__all__ = ["Chunk", "Connection", "Response", "Trust", "connect"]
+__all__ = [
+    "AsyncClient",
+    "Chunk",
+    "Client",
+    "Connection",
+    "Response",
+    "SyncResponse",
+    "Timeouts",
+    "Trust",
+    "connect",
+]

@@ -13,10 +13,13 @@ from typing import NamedTuple
 from headrace import _engine
 from headrace.client.origin import Origin
 from headrace.client.trust import Trust
+from headrace.client.waiting import Alarm
 from headrace.errors import HeadraceError
 from headrace.loop import bridge
 
 HANDSHAKE_TIMEOUT_S = 5.0
+# An attempt in the background may take longer than any request waits for it.
+BACKGROUND_HANDSHAKE_TIMEOUT_S = 30.0
 # A connection without streams is kept for so long, for the next first token.
 KEEP_IDLE_S = 300.0
 # Silence for so long is a dead connection; the engine asks (PING) at a third of it, below the 30 s after
@@ -119,8 +122,8 @@ class Connection:
         return repr(self._raw)
 
 
-class Response:
-    """One answer as it comes. Dropping it stops it."""
+class Answer:
+    """What an answer is, however one waits for it. Dropping it stops it."""
 
     def __init__(self, raw: _engine.Stream) -> None:
         self._raw = raw
@@ -128,10 +131,10 @@ class Response:
         self._headers: list[tuple[str, str]] = []
         self.head_at_ns = 0
         """When the head was read."""
+        if raw.head:
+            self._read_head()
 
-    async def head(self) -> int:
-        """Waits for the head; returns the status. Raises `StreamError`."""
-        await self._raw.wait_head(bridge())
+    def _read_head(self) -> int:
         found = self._raw.head
         if found is None:
             _ = self._raw.ended  # raises how it ended
@@ -141,7 +144,7 @@ class Response:
 
     @property
     def status(self) -> int:
-        """0 before `head()`."""
+        """0 before the head is there."""
         return self._status
 
     @property
@@ -160,14 +163,39 @@ class Response:
         """QUIC's stream id; `None` until the stream is open."""
         return self._raw.stream_id
 
+    @property
+    def arrivals(self) -> list[tuple[int, int]]:
+        """`(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first."""
+        return self._raw.arrivals()
+
+    def stop(self) -> None:
+        """Stops the answer (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never
+        waits."""
+        self._raw.stop()
+
+    def __repr__(self) -> str:
+        return repr(self._raw)
+
+
+class Response(Answer):
+    """One answer as it comes, for asyncio. `timeout`: the longest silence of its body, in seconds."""
+
+    def __init__(self, raw: _engine.Stream, timeout: float | None = None) -> None:
+        super().__init__(raw)
+        self._alarm = Alarm(timeout)
+
+    async def head(self) -> int:
+        """Waits for the head; returns the status. Raises `StreamError`."""
+        await self._raw.wait_head(bridge())
+        return self._read_head()
+
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
         """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
         while not self._raw.ended:
-            batch = self._raw.take()
-            if batch:
+            if batch := self._raw.take():
                 yield [Chunk(*chunk) for chunk in batch]
             else:
-                await self._raw.wait_more(bridge())
+                await self._alarm.wait(self._raw.wait_more(bridge()))
 
     async def read(self) -> bytes:
         """The whole body."""
@@ -175,19 +203,10 @@ class Response:
         return b"".join(parts)
 
     async def records(self) -> list[tuple[int, int]]:
-        """Of a recorded answer, once it has ended: `(received at, in monotonic ns, bytes)` of each DATA
-        frame.
+        """Of a recorded answer, once it has ended: its `arrivals`.
 
-        Raises `StreamError` when the answer broke off; what came before is then lost.
+        Raises `StreamError` when the answer broke off.
         """
         while not self._raw.ended:
             await self._raw.wait_more(bridge())
-        return self._raw.arrivals()
-
-    def stop(self) -> None:
-        """Resets the stream (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never
-        waits."""
-        self._raw.stop()
-
-    def __repr__(self) -> str:
-        return repr(self._raw)
+        return self.arrivals

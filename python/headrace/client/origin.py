@@ -20,7 +20,10 @@ class Origin(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Origin:
         """Of `https://host[:port]`. Raises `ConfigError`."""
-        url = urlsplit(text)
-        if url.scheme != "https" or not url.hostname:
-            raise ConfigError(detail=f"expected https://host or https://host:port, got {text!r}")
-        return cls(url.hostname, url.port or 443)
+        try:
+            url = urlsplit(text)
+            if url.scheme == "https" and url.hostname:
+                return cls(url.hostname, url.port or 443)
+        except ValueError:
+            pass  # No port, or no address, is in it.
+        raise ConfigError(detail=f"expected https://host or https://host:port, got {text!r}")

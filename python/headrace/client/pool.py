@@ -27,6 +27,8 @@ speaks it (RFC 7838); or always, without TCP."""
 
 FIRST_PAUSE_S = 60.0
 MAX_PAUSE_S = 3600.0
+MAX_SITES = 1000
+"""Beyond this, what is known of origins without a connection is forgotten."""
 
 
 class Lease(NamedTuple):
@@ -79,10 +81,7 @@ class Pool:
     def take(self, origin: Origin, connect_timeout: float | None) -> Lease | None:
         """Raises `ClosedError` after `close()`."""
         with self._lock:
-            if self._is_closed:
-                raise errors.make("closed", "the client has been closed")
-            site = self._sites.setdefault(origin, _Site())
-            self._settle(site)
+            site = self._site(origin)
             if best := self._best(site):
                 if self._wants_one_more(site, best):
                     self._begin(origin, site)
@@ -90,11 +89,15 @@ class Pool:
             return self._reach(origin, site, connect_timeout)
 
     def prewarm(self, origin: Origin) -> _engine.Connection:
-        """The connection to an origin, begun if there is none."""
+        """The connection to an origin, begun if there is none. Raises `ClosedError` after `close()`."""
         with self._lock:
-            site = self._sites.setdefault(origin, _Site())
-            self._settle(site)
+            site = self._site(origin)
             return self._best(site) or site.attempt or self._begin(origin, site)
+
+    def __repr__(self) -> str:
+        with self._lock:
+            count = sum(len(site.connections) for site in self._sites.values())
+        return f"<Pool http3={self.http3}, {count} connections>"
 
     def close(self) -> None:
         """Closes all connections; streams on them end with an error."""
@@ -104,6 +107,16 @@ class Pool:
                 for connection in [*site.connections, *filter(None, [site.attempt])]:
                     connection.close()
             self._sites.clear()
+
+    def _site(self, origin: Origin) -> _Site:
+        if self._is_closed:
+            raise errors.make("closed", "the client has been closed")
+        if len(self._sites) >= MAX_SITES and origin not in self._sites:
+            used = {at: site for at, site in self._sites.items() if site.connections or site.attempt}
+            self._sites = used
+        site = self._sites.setdefault(origin, _Site())
+        self._settle(site)
+        return site
 
     def _settle(self, site: _Site) -> None:
         """Notes what has become of the attempt, and forgets connections that are of no use."""

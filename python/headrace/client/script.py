@@ -7,7 +7,6 @@ threads (`run`) and asyncio (`run_async`); neither driver decides anything.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,7 @@ from headrace import _engine, errors
 from headrace.client.origin import Origin
 from headrace.client.pool import Lease, Pool
 from headrace.client.timeouts import Timeouts
-from headrace.loop import bridge
+from headrace.client.waiting import wait, wait_async
 
 PIECE = 64 * 1024
 """A body above this goes piece by piece, so that the write timeout holds for each."""
@@ -240,23 +239,3 @@ async def run_async(script: Script, out: Outgoing) -> Begun | None:
                     value = await out.trace(name, info) if out.trace else None
         except BaseException as error:
             step, value = script.throw, error
-
-
-def wait(start: Callable[[_engine.Bridge | None], Any], timeout: float | None, slug: str) -> Any:
-    try:
-        return start(None).result(timeout)
-    except TimeoutError as error:
-        raise _late(error, timeout, slug) from None
-
-
-async def wait_async(start: Callable[[_engine.Bridge | None], Any], seconds: float | None, slug: str) -> Any:
-    try:
-        async with asyncio.timeout(seconds):
-            return await start(bridge())
-    except TimeoutError as error:
-        raise _late(error, seconds, slug) from None
-
-
-def _late(error: TimeoutError, timeout: float | None, slug: str) -> Exception:
-    # What the engine raised on its own account is a `TimeoutError` too.
-    return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {timeout:g} s")

@@ -20,16 +20,14 @@ from headrace.client import connection as engine
 from headrace.client.alt_svc import AltSvcCache
 from headrace.client.origin import Origin
 from headrace.client.pool import Http3, Pool
-from headrace.client.script import Begun, Outgoing, request, run, run_async, wait, wait_async
+from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import of_httpx, tcp_verify
+from headrace.client.waiting import Alarm, wait, wait_async
 from headrace.loop import bridge
 
 # Fields of HTTP/1.1's connections, which HTTP/3 must not have (RFC 9114 §4.2); `host` becomes `:authority`.
 _NOT_SENT = {b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
-
-# An attempt in the background may take longer than any request waits for it.
-_HANDSHAKE_TIMEOUT_S = 30.0
 
 EXCEPTIONS = {
     "connect": "ConnectError",
@@ -45,6 +43,7 @@ EXCEPTIONS = {
     "protocol": "RemoteProtocolError",
     "truncated": "RemoteProtocolError",
     "refused": "RemoteProtocolError",
+    "bad_request": "LocalProtocolError",
     "body_incomplete": "LocalProtocolError",
 }
 """The family's exception of each kind; what is not here is a mistake of the program, and raised as it is."""
@@ -131,7 +130,7 @@ class Core:
             raise errors.ConfigError(
                 detail=f"http3: expected one of {', '.join(get_args(Http3))}; got {http3!r}"
             )
-        self._config = engine.config(of_httpx(verify, cert), _HANDSHAKE_TIMEOUT_S, keep_idle)
+        self._config = engine.config(of_httpx(verify, cert), engine.BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
         self._abandon_after = abandon_after
         self._pool = Pool(
             lambda host, port, name: _engine.Connection.open(self._config, host, port, name),
@@ -310,7 +309,7 @@ class AsyncBody:
         self._timeout = timeout
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        stream, alarm = self._stream, _Alarm(self._timeout)
+        stream, alarm = self._stream, Alarm(self._timeout)
         try:
             with translated(self.family):
                 while True:
@@ -325,42 +324,6 @@ class AsyncBody:
 
     async def aclose(self) -> None:
         self._stream.stop()
-
-
-class _Alarm:
-    """Ends a wait that takes too long. One timer serves all waits of an answer: it looks when it rings
-    whether the current wait is old enough, so that a token costs no timer of its own."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
-        self._due = 0.0
-        self._future: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def wait(self, future: asyncio.Future[None]) -> None:
-        if self._timeout is not None:
-            loop = future.get_loop()
-            self._future, self._due = future, loop.time() + self._timeout
-            if self._timer is None:
-                self._timer = loop.call_at(self._due, self._ring, loop)
-        try:
-            await future
-        finally:
-            self._future = None
-
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        future = self._future
-        if future is None or future.done():
-            return
-        if loop.time() < self._due:
-            self._timer = loop.call_at(self._due, self._ring, loop)
-        else:
-            future.set_exception(errors.make("read_timeout", f"after {self._timeout:g} s"))
-
-    def stop(self) -> None:
-        if self._timer:
-            self._timer.cancel()
 
 
 def _need_asyncio() -> None:

@@ -1,0 +1,162 @@
+"""headrace's own client: HTTP/3 alone, every chunk with the moment at which it came.
+
+In: requests. Out: answers whose head is there. `Client` blocks the calling thread, `AsyncClient` its asyncio
+task. All requests of a client to one origin share a connection. Whoever wants TCP as well, or an SDK, takes
+`headrace.httpx2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Iterator
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from headrace import _engine, errors
+from headrace.client.connection import (
+    BACKGROUND_HANDSHAKE_TIMEOUT_S,
+    KEEP_IDLE_S,
+    Answer,
+    Chunk,
+    Response,
+    config,
+)
+from headrace.client.origin import Origin
+from headrace.client.pool import Pool
+from headrace.client.script import Begun, Outgoing, request, run, run_async
+from headrace.client.timeouts import Timeouts
+from headrace.client.trust import Trust
+from headrace.client.waiting import wait, wait_async
+
+Headers = list[tuple[str, str]]
+DEFAULT_TIMEOUTS = Timeouts(connect=5.0, read=None, write=60.0, pool=60.0)
+
+
+class _Core:
+    """`trust`: whom to believe. `timeouts`: of every request that does not say otherwise.
+    `max_connections_per_origin`: a further one is opened when no stream is free. `keep_idle`: seconds after
+    which a connection without streams is closed. Raises `ConfigError`."""
+
+    def __init__(
+        self,
+        trust: Trust | None = None,
+        *,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        max_connections_per_origin: int = 1,
+        keep_idle: float = KEEP_IDLE_S,
+    ) -> None:
+        made = config(trust or Trust(), BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
+        self._timeouts = timeouts
+        self._pool = Pool(
+            lambda host, port, name: _engine.Connection.open(made, host, port, name),
+            "only",
+            max_connections_per_origin,
+        )
+
+    def _outgoing(self, method: str, url: str, headers: Headers | None, body: bytes | None) -> Outgoing:
+        origin = Origin.parse(url)
+        parts = urlsplit(url)
+        fields = [(name.lower(), value) for name, value in headers or []]
+        if body:
+            fields.append(("content-length", str(len(body))))
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return Outgoing(method, origin, target, fields, body=body, timeouts=self._timeouts)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._pool!r}>"
+
+
+class SyncResponse(Answer):
+    """One answer as it comes, for the calling thread."""
+
+    def __init__(self, begun: Begun, read_timeout: float | None) -> None:
+        super().__init__(begun.stream)
+        self._timeout = read_timeout
+
+    def chunks(self) -> Iterator[list[Chunk]]:
+        """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
+        while not self._raw.ended:
+            if batch := self._raw.take():
+                yield [Chunk(*chunk) for chunk in batch]
+            else:
+                wait(self._raw.wait_more, self._timeout, "read_timeout")
+
+    def read(self) -> bytes:
+        """The whole body."""
+        return b"".join(chunk.data for batch in self.chunks() for chunk in batch)
+
+
+class Client(_Core):
+    __doc__ = f"Blocks the calling thread; any number of threads may share it. {_Core.__doc__}"
+
+    def request(
+        self, method: str, url: str, headers: Headers | None = None, content: bytes | Iterable[bytes] = b""
+    ) -> SyncResponse:
+        """Returns when the head is there. `content`: whole, or piece by piece.
+
+        Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
+        """
+        out = self._outgoing(method, url, headers, content if isinstance(content, bytes) else None)
+        if not isinstance(content, bytes):
+            out.pieces = iter(content)
+        return SyncResponse(_begun(run(request(self._pool, out), out)), self._timeouts.read)
+
+    def prewarm(self, origin: str) -> None:
+        """Makes the connection to `https://host[:port]` now. Raises `ConnectError`."""
+        wait(self._pool.prewarm(Origin.parse(origin)).wait_reached, self._timeouts.connect, "connect_timeout")
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(_Core):
+    __doc__ = f"For asyncio; any number of loops may share it. {_Core.__doc__}"
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Headers | None = None,
+        content: bytes | AsyncIterable[bytes] = b"",
+    ) -> Response:
+        """Returns when the head is there. `content`: whole, or piece by piece.
+
+        Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
+        """
+        out = self._outgoing(method, url, headers, content if isinstance(content, bytes) else None)
+        if not isinstance(content, bytes):
+            out.pieces = aiter(content)
+        begun = _begun(await run_async(request(self._pool, out), out))
+        return Response(begun.stream, self._timeouts.read)
+
+    async def prewarm(self, origin: str) -> None:
+        """Makes the connection to `https://host[:port]` now. Raises `ConnectError`."""
+        connection = self._pool.prewarm(Origin.parse(origin))
+        await wait_async(connection.wait_reached, self._timeouts.connect, "connect_timeout")
+
+    def close(self) -> None:
+        """Never waits."""
+        self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _begun(found: Begun | None) -> Begun:
+    """A pool without TCP always finds a way, or raises."""
+    if found is None:
+        raise errors.make("internal", "the pool chose TCP")
+    return found

@@ -1,0 +1,70 @@
+"""Waiting for the engine: a thread, an asyncio task, or one reader again and again.
+
+In: something of the engine that takes a bridge (asyncio) or `None` (a thread). Out: its answer; or, after so
+many seconds, the error of the kind that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from headrace import _engine, errors
+from headrace.loop import bridge
+
+
+def wait(start: Callable[[_engine.Bridge | None], Any], timeout: float | None, slug: str) -> Any:
+    try:
+        return start(None).result(timeout)
+    except TimeoutError as error:
+        raise _late(error, timeout, slug) from None
+
+
+async def wait_async(start: Callable[[_engine.Bridge | None], Any], seconds: float | None, slug: str) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await start(bridge())
+    except TimeoutError as error:
+        raise _late(error, seconds, slug) from None
+
+
+def _late(error: TimeoutError, timeout: float | None, slug: str) -> Exception:
+    # What the engine raised on its own account is a `TimeoutError` too.
+    return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {timeout:g} s")
+
+
+class Alarm:
+    """Ends a wait that takes too long. One timer serves all waits of an answer: it looks when it rings
+    whether the current wait is old enough, so that a token costs no timer of its own."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._due = 0.0
+        self._future: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, future: asyncio.Future[None]) -> None:
+        if self._timeout is not None:
+            loop = future.get_loop()
+            self._future, self._due = future, loop.time() + self._timeout
+            if self._timer is None:
+                self._timer = loop.call_at(self._due, self._ring, loop)
+        try:
+            await future
+        finally:
+            self._future = None
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        future = self._future
+        if future is None or future.done():
+            return
+        if loop.time() < self._due:
+            self._timer = loop.call_at(self._due, self._ring, loop)
+        else:
+            future.set_exception(errors.make("read_timeout", f"after {self._timeout:g} s"))
+
+    def stop(self) -> None:
+        if self._timer:
+            self._timer.cancel()
