@@ -34,6 +34,8 @@ class Wait(NamedTuple):
     timeout: float | None
     slug: str
     """The kind of error when it takes too long."""
+    patience: float | None = None
+    """The seconds that the error names, when this wait is the rest of them."""
 
 
 class Trace(NamedTuple):
@@ -185,18 +187,18 @@ def _head(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, tuple[i
 
 def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, Any, None]:
     """One wait in the usual case; the two timeouts are told apart only when the first has passed."""
-    limits = [limit for limit in (timeouts.pool, timeouts.read) if limit is not None]
-    first = min(limits, default=None)
+    pool, read = timeouts.pool, timeouts.read
+    first = min((limit for limit in (pool, read) if limit is not None), default=None)
     try:
-        yield Wait(stream.wait_head, first, "read_timeout")
+        return (yield Wait(stream.wait_head, first, "read_timeout"))
     except errors.ReadTimeoutError:
-        if stream.stream_id is None:
-            left = None if timeouts.pool is None else timeouts.pool - (first or 0)
-            yield Wait(stream.wait_stream, left, "pool_timeout")
-            left = timeouts.read
-        else:
-            left = None if timeouts.read is None else timeouts.read - (first or 0)
-        yield Wait(stream.wait_head, left, "read_timeout")
+        if stream.stream_id is not None and first == read:
+            raise
+    waited = first or 0.0
+    if stream.stream_id is None:
+        yield Wait(stream.wait_stream, None if pool is None else pool - waited, "pool_timeout", pool)
+        waited = 0.0
+    yield Wait(stream.wait_head, None if read is None else read - waited, "read_timeout", read)
 
 
 def run(script: Script, out: Outgoing) -> Begun | None:
@@ -210,8 +212,8 @@ def run(script: Script, out: Outgoing) -> Begun | None:
         step = script.send
         try:
             match wanted:
-                case Wait(start, timeout, slug):
-                    value = wait(start, timeout, slug)
+                case Wait():
+                    value = wait(*wanted)
                 case NextPiece():
                     value = next(out.pieces, None)  # type: ignore[arg-type]
                 case Trace(name, info):
@@ -231,8 +233,8 @@ async def run_async(script: Script, out: Outgoing) -> Begun | None:
         step = script.send
         try:
             match wanted:
-                case Wait(start, timeout, slug):
-                    value = await wait_async(start, timeout, slug)
+                case Wait():
+                    value = await wait_async(*wanted)
                 case NextPiece():
                     value = await anext(out.pieces, None)  # type: ignore[arg-type]
                 case Trace(name, info):

@@ -14,24 +14,29 @@ from headrace import _engine, errors
 from headrace.loop import bridge
 
 
-def wait(start: Callable[[_engine.Bridge | None], Any], timeout: float | None, slug: str) -> Any:
+Start = Callable[[_engine.Bridge | None], Any]
+
+
+def wait(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
+    """On the calling thread. `patience`: the seconds that the error names, when they are not these."""
     try:
-        return start(None).result(timeout)
+        return start(None).result(seconds)
     except TimeoutError as error:
-        raise _late(error, timeout, slug) from None
+        raise _late(error, patience or seconds, slug) from None
 
 
-async def wait_async(start: Callable[[_engine.Bridge | None], Any], seconds: float | None, slug: str) -> Any:
+async def wait_async(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
+    """On the running asyncio loop."""
     try:
         async with asyncio.timeout(seconds):
             return await start(bridge())
     except TimeoutError as error:
-        raise _late(error, seconds, slug) from None
+        raise _late(error, patience or seconds, slug) from None
 
 
-def _late(error: TimeoutError, timeout: float | None, slug: str) -> Exception:
+def _late(error: TimeoutError, seconds: float | None, slug: str) -> Exception:
     # What the engine raised on its own account is a `TimeoutError` too.
-    return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {timeout:g} s")
+    return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {seconds:g} s")
 
 
 class Alarm:
