@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import gc
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,11 @@ async def eventually(condition: Callable[[], Any], what: str = "") -> None:
 
 def default_script(**fields: Any) -> Script:
     return Script(**{"interval_s": 0.002, **fields})
+
+
+@contextlib.contextmanager
+def mute_udp(port: int = 0) -> Iterator[int]:
+    """A UDP port that takes everything and answers nothing, as a network that drops UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+        mute.bind(("127.0.0.1", port))
+        yield mute.getsockname()[1]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,10 @@ import pytest
 import headrace.httpx
 import headrace.httpx2
 from headrace import AsyncClient, Client, Server, Trust
-from headrace.errors import ConfigError
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
 from headrace.lab.source import Script, Source
-from tests.conftest import JSON, origin, port_of, script
+from tests.conftest import JSON, mute_udp, origin, port_of, script
 
 Start = Callable[..., Awaitable[Gateway]]
 Serve = Callable[..., Awaitable[Server]]
@@ -232,149 +228,6 @@ async def test_further_connections_are_made_when_that_is_asked_for(start: Start,
 
             await asyncio.gather(*(one(number) for number in range(60)))
     assert len(used) == 3
-
-
-# --- TCP ---
-
-
-@contextlib.contextmanager
-def mute_udp(port: int = 0) -> Any:
-    """A UDP port that takes everything and answers nothing, as a network that drops UDP."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
-        mute.bind(("127.0.0.1", port))
-        yield mute.getsockname()[1]
-
-
-@contextlib.asynccontextmanager
-async def tcp_only(server: Gateway | Server) -> AsyncIterator[str]:
-    """The same server behind a port that lets TCP through and drops UDP."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            try:
-                while data := await reader.read(65536):
-                    writer.write(data)
-                    await writer.drain()
-            finally:
-                writer.close()
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port_of(server))
-        for pair in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.ensure_future(pump(*pair))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    forwarder = await asyncio.start_server(forward, "127.0.0.1", 0)
-    port = forwarder.sockets[0].getsockname()[1]
-    with mute_udp(port):
-        yield f"https://localhost:{port}"
-    forwarder.close()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@each_family
-async def test_without_udp_the_answer_comes_over_tcp(
-    gateway: Gateway, ca_file: Path, family: Any, ours: Any
-) -> None:
-    tried: list[str] = []
-
-    async def trace(name: str, info: dict[str, Any]) -> None:
-        tried.append(name)
-
-    async with tcp_only(gateway) as url:
-        async with family.AsyncClient(transport=ours.AsyncTransport(str(ca_file))) as client:
-            first = await client.post(f"{url}/v1/x", json=BODY, extensions={"trace": trace})
-            assert tried.count("connection.connect_quic.failed") == 1
-            tried.clear()
-            second = await client.post(f"{url}/v1/x", json=BODY, extensions={"trace": trace})
-        assert first.http_version == second.http_version == "HTTP/2"
-        assert len(first.content) == len(second.content)
-        assert not [name for name in tried if "quic" in name]
-
-        def ask() -> Any:
-            with family.Client(transport=ours.Transport(str(ca_file))) as client:
-                return client.post(f"{url}/v1/x", json=BODY)
-
-        assert (await in_thread(ask)).http_version == "HTTP/2"
-
-
-@each_family
-async def test_by_alt_svc_the_second_answer_comes_over_http3(
-    gateway: Gateway, ca_file: Path, family: Any, ours: Any, tmp_path: Path
-) -> None:
-    file = tmp_path / "alt-svc.json"
-
-    async def ask() -> list[str]:
-        transport = ours.AsyncTransport(str(ca_file), http3="alt-svc", alt_svc_cache=file)
-        async with family.AsyncClient(transport=transport) as client:
-            answers = [await client.post(f"{origin(gateway)}/v1/x", json=BODY) for _ in range(2)]
-        return [answer.http_version for answer in answers]
-
-    assert await ask() == ["HTTP/2", "HTTP/3"]
-    assert await ask() == ["HTTP/3", "HTTP/3"]
-
-
-@each_family
-async def test_plain_http_goes_by_the_familys_own_transport(source: Source, family: Any, ours: Any) -> None:
-    async with family.AsyncClient(transport=ours.AsyncTransport()) as client:
-        response = await client.post(f"{source.url}/v1/x", json=BODY)
-    assert response.http_version == "HTTP/1.1"
-    assert response.status_code == 200
-
-
-# --- whom to trust ---
-
-
-@each_family
-async def test_verify_false_works_and_warns(gateway: Gateway, family: Any, ours: Any) -> None:
-    with pytest.warns(UserWarning, match="verify=False"):
-        transport = ours.AsyncTransport(verify=False)
-    async with family.AsyncClient(transport=transport) as client:
-        assert (await client.post(f"{origin(gateway)}/v1/x", json=BODY)).http_version == "HTTP/3"
-
-
-@each_family
-async def test_a_context_is_honoured_as_far_as_rustls_can(
-    gateway: Gateway, ca_file: Path, family: Any, ours: Any
-) -> None:
-    context = ssl.create_default_context(cafile=str(ca_file))
-    async with family.AsyncClient(transport=ours.AsyncTransport(context)) as client:
-        assert (await client.post(f"{origin(gateway)}/v1/x", json=BODY)).http_version == "HTTP/3"
-    anybody = ssl.create_default_context()
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    async with family.AsyncClient(transport=ours.AsyncTransport(anybody)) as client:
-        assert (await client.post(f"{origin(gateway)}/v1/x", json=BODY)).http_version == "HTTP/3"
-    any_name = ssl.create_default_context(cafile=str(ca_file))
-    any_name.check_hostname = False
-    with pytest.raises(ConfigError, match="check_hostname"):
-        ours.AsyncTransport(any_name)
-    revocation = ssl.create_default_context(cafile=str(ca_file))
-    revocation.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    with pytest.raises(ConfigError, match="revocation"):
-        ours.AsyncTransport(revocation)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"proxy": "http://proxy:1"}, "no proxy"),
-        ({"http3": "maybe"}, "race, alt-svc, only"),
-        ({"verify": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
-        ({"verify": "/tmp"}, "folder"),
-        ({"cert": "/nowhere/client.pem"}, "/nowhere/client.pem"),
-        ({"cert": ("a", "b", "password")}, "password"),
-    ],
-)
-def test_an_argument_that_cannot_be_honoured_says_so(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        headrace.httpx2.Transport(**arguments)
-
-
-# --- headrace's own client ---
 
 
 async def test_our_own_client_streams_sync_and_async(gateway: Gateway, trust: Trust) -> None:
