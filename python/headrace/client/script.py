@@ -190,7 +190,8 @@ def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, An
     pool, read = timeouts.pool, timeouts.read
     first = min((limit for limit in (pool, read) if limit is not None), default=None)
     try:
-        return (yield Wait(stream.wait_head, first, "read_timeout"))
+        yield Wait(stream.wait_head, first, "read_timeout")
+        return
     except errors.ReadTimeoutError:
         if stream.stream_id is not None and first == read:
             raise
