@@ -99,7 +99,7 @@ async def test_connect_error_of_a_name_that_does_not_exist(ask: Asking) -> None:
 async def test_connect_error_of_a_foreign_certificate(serve: Serve, ask: Asking, tmp_path: Path) -> None:
     other = dev_certificate.make(["localhost"])
     async with Server(config(), other.chain_pem, other.key_pem, never) as server:
-        with pytest.raises(ask.family.ConnectError, match="certificate was not accepted"):
+        with pytest.raises(ask.family.ConnectError, match="invalid peer certificate"):
             await ask(origin(server))
 
 

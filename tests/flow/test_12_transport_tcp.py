@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,16 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+from bench import peers
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 import headrace.httpx
 import headrace.httpx2
-from headrace import Server
+from headrace import Server, dev_certificate
 from headrace.errors import ConfigError
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
@@ -151,3 +158,45 @@ async def test_a_context_is_honoured_as_far_as_rustls_can(
 def test_an_argument_that_cannot_be_honoured_says_so(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         headrace.httpx2.Transport(**arguments)
+
+
+def client_certificate(file: Path, key_file: Path) -> None:
+    """Signed by itself, for the authentication of clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file.write_bytes(made.public_bytes(Encoding.PEM))
+    key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+@each_family
+async def test_the_clients_own_certificate_is_shown(
+    source: Source,
+    certificate: dev_certificate.Certificate,
+    ca_file: Path,
+    tmp_path: Path,
+    family: Any,
+    ours: Any,
+) -> None:
+    """To Caddy, which asks for it; over HTTP/3, and over TCP."""
+    client_certificate(tmp_path / "own.pem", tmp_path / "own.key")
+    (tmp_path / "cert.pem").write_text(certificate.chain_pem)
+    (tmp_path / "key.pem").write_text(certificate.key_pem)
+    asks = f"client_auth {{\n\t\tmode require_and_verify\n\t\ttrust_pool file {tmp_path / 'own.pem'}\n\t}}"
+    with peers.caddy(source.url, tmp_path, 1, tls=asks) as proxy:
+        identity = (str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+        for http3, version in (("only", "HTTP/3"), ("alt-svc", "HTTP/2")):
+            transport = ours.AsyncTransport(str(ca_file), identity, http3=http3)
+            async with family.AsyncClient(transport=transport) as client:
+                response = await client.post(f"{proxy.origin}/v1/x", json=BODY)
+            assert (response.status_code, response.http_version) == (200, version)
+        async with family.AsyncClient(transport=ours.AsyncTransport(str(ca_file), http3="only")) as client:
+            with pytest.raises(family.ConnectError, match="TLS handshake"):
+                await client.post(f"{proxy.origin}/v1/x", json=BODY)

@@ -116,7 +116,7 @@ kinds! {
     ReadTimeout "read_timeout" Server retry false status 504 h3 code::INTERNAL_ERROR,
         "the server was silent for too long";
     Tls "tls" Server retry false status 502 h3 code::INTERNAL_ERROR,
-        "the server's certificate was not accepted";
+        "the TLS handshake with the server failed";
     Refused "refused" Server retry true status 503 h3 code::REQUEST_REJECTED,
         "the server refused the request before it began; it can be sent again";
     StreamReset "stream_reset" Server retry false status 502 h3 code::INTERNAL_ERROR,

@@ -18,7 +18,7 @@ use quinn_proto::crypto::rustls::QuicClientConfig;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use crate::client_connect::{self, connect_error};
+use crate::client_connect::{self, connect_error, is_alert};
 use crate::client_stream::{self, Options, RequestBody, ResponseStream};
 use crate::http3_stream::stream_code;
 use crate::reply::Reply;
@@ -290,7 +290,9 @@ fn watch_over(inner: &Arc<Inner>, streams: Arc<AtomicUsize>, keep_idle: Duration
 
 /// The end of a connection, as the error of a stream on it.
 pub fn lost(error: &ConnectionError) -> Error {
-    Error::new(Kind::ConnectionLost, error.to_string())
+    // A server says that it does not accept the client's certificate when the client is through already.
+    let kind = if is_alert(error) { Kind::Tls } else { Kind::ConnectionLost };
+    Error::new(kind, error.to_string())
 }
 
 async fn read_uni(mut recv: RecvStream, goaway: impl Fn(u64)) -> Result<(), Http3Error> {

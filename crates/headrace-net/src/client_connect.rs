@@ -120,14 +120,21 @@ fn transport(config: &ClientConfig) -> TransportConfig {
 
 pub fn connect_error(name: &str, error: &ConnectionError) -> Error {
     let kind = match error {
-        // 0x100 to 0x1ff: a TLS alert (RFC 9001 §4.8), ours or the server's.
-        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
-            Kind::Tls
-        }
+        error if is_alert(error) => Kind::Tls,
         ConnectionError::TimedOut => Kind::ConnectTimeout,
         _ => Kind::Connect,
     };
     Error::new(kind, format!("{name}: {error}"))
+}
+
+/// A TLS alert (RFC 9001 §4.8), ours or the server's.
+pub fn is_alert(error: &ConnectionError) -> bool {
+    let code = match error {
+        ConnectionError::TransportError(error) => error.code,
+        ConnectionError::ConnectionClosed(close) => close.error_code,
+        _ => return false,
+    };
+    (0x100..0x200).contains(&u64::from(code))
 }
 
 #[cfg(test)]

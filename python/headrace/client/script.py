@@ -111,10 +111,13 @@ def request(pool: Pool, out: Outgoing) -> Script:
             if whole is None:
                 yield from _send_body(out, stream)
             status, headers = yield from _head(out, stream)
-        except errors.RefusedError:
+        except (errors.RefusedError, errors.ConnectionLostError) as error:
             stream.stop()
             refusals += 1
-            if out.body is None or refusals > MAX_REFUSALS:
+            # On a connection that had died before, the stream was not even opened.
+            is_untouched = stream.stream_id is None
+            is_refused = isinstance(error, errors.RefusedError) and out.body is not None
+            if refusals > MAX_REFUSALS or not (is_untouched or is_refused):
                 raise
         except BaseException:
             stream.stop()

@@ -13,7 +13,6 @@ from typing import Any
 from headrace import _engine, errors
 from headrace.loop import bridge
 
-
 Start = Callable[[_engine.Bridge | None], Any]
 
 
