@@ -1,7 +1,7 @@
 """All benchmarks, one after the other: `python -m bench [--quick]`.
 
-The whole takes about half an hour and keeps what it measured in `bench/results/` and `docs/measurements.md`;
-`--quick` takes five minutes and keeps nothing. Let the machine be idle meanwhile.
+The whole takes about three quarters of an hour and keeps what it measured in `bench/results/` and
+`docs/measurements.md`; `--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import memory, relay_cpu, report, requests, stop, tokens
+from bench.client import compare
 
 Bench = Callable[[list[str], bool], dict[str, Any]]
 PARTS: dict[str, tuple[Bench, list[str]]] = {
@@ -20,6 +21,7 @@ PARTS: dict[str, tuple[Bench, list[str]]] = {
     "requests": (requests.main, ["--seconds", "2"]),
     "memory": (memory.main, ["--stall", "5"]),
     "relay_cpu": (relay_cpu.main, ["--rounds", "1", "--seconds", "3"]),
+    "client": (compare.main, ["--rounds", "1", "--seconds", "2"]),
 }
 """Each with what makes it short."""
 

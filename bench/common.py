@@ -22,7 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 def source(script: dict[str, Any]) -> Iterator[str]:
     """The scripted model server in a process of its own; yields its URL."""
     command = [sys.executable, "-m", "headrace.lab.source", "--script", json.dumps(script)]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # In a session of its own Ctrl-C is not for it: it ends with its standard input.
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert started.stdin is not None
     assert started.stdout is not None
     try:

@@ -108,8 +108,11 @@ def _wait_for_udp(port: int, started: subprocess.Popen[bytes], log: Path) -> Non
 
 
 @contextlib.contextmanager
-def headrace(upstream: str, folder: Path, workers: int, log: str = "") -> Iterator[Proxy]:
-    """`log`: format of an access log; without it none is written, as for the others."""
+def headrace(
+    upstream: str, folder: Path, workers: int, log: str = "", max_streams: int = 1000
+) -> Iterator[Proxy]:
+    """`log`: format of an access log; without it none is written, as for the others. `max_streams`: of one
+    connection."""
     from headrace import __version__
 
     port, log_file = free_port(), folder / "headrace.log"
@@ -119,7 +122,7 @@ def headrace(upstream: str, folder: Path, workers: int, log: str = "") -> Iterat
         f"[listen]\nport = {port}\nworkers = {workers}\n"
         f'[tls]\ncertificate = "{folder / "cert.pem"}"\nkey = "{folder / "key.pem"}"\n'
         f'[[upstreams]]\nurl = "{upstream}"\nmodels = ["*"]\n'
-        "[limits]\nmax_streams_per_connection = 1000\nmax_connections = 4000\n"
+        f"[limits]\nmax_streams_per_connection = {max_streams}\nmax_connections = 4000\n"
         f"[log]\n{logging}\n"
     )
     command = [sys.executable, "-m", "headrace", "serve", "--config", str(config)]

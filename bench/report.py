@@ -4,6 +4,7 @@ differ."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ PEERS = ("caddy", "envoy")
 
 
 def page() -> str:
-    parts = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in SECTIONS}
-    return INTRODUCTION + "\n".join(
-        f"{make(parts[name])}\n{about(parts[name])}" for name, make in SECTIONS.items()
-    )
+    """Of what has been measured."""
+    files = {name: RESULTS / f"{name}.json" for name in SECTIONS}
+    parts = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return INTRODUCTION + "\n".join(f"{SECTIONS[name](part)}\n{about(part)}" for name, part in parts.items())
 
 
 def write() -> str:
@@ -141,11 +142,59 @@ def relay_cpu(result: dict[str, Any]) -> str:
     )
 
 
+def client(result: dict[str, Any]) -> str:
+    names = {
+        "headrace-httpx2": "headrace's transport in httpx2",
+        "headrace": "headrace's own client",
+        "pyqwest": f"pyqwest {result['versions']['pyqwest']}",
+        "niquests": f"niquests {result['versions']['niquests']}",
+        "curl_cffi": f"curl_cffi {result['versions']['curl_cffi']}",
+        "httpx2": f"httpx2 {result['versions']['httpx2']} over HTTP/2",
+    }
+    cases = result["cases"]
+
+    def value(case: str, name: str, field: str, form: str) -> str:
+        found = cases[case][name].get(field)
+        return "" if found is None else format(found, form)
+
+    cpu, burst, notes = "", "", ""
+    for name, title in names.items():
+        for case in cases:
+            for error, count in Counter(cases[case][name]["errors"]).items():
+                notes += f"- {title}, {case}, {count} of {result['rounds']}: {error}\n"
+        figures = [value(case, name, "us", ".1f") for case in ("aligned", "spread")]
+        figures += [value(case, name, "ours_over", ".2f") for case in ("aligned", "spread")]
+        cpu += f"| {title} | {' | '.join(figures)} |\n"
+        fields = ("wall_ms", "first_p50_ms", "first_p99_ms")
+        burst += f"| {title} | {' | '.join(value('burst', name, field, '.0f') for field in fields)} |\n"
+    return (
+        "## Clients in Python\n\n"
+        "Each client in a process of its own, asyncio, raw bytes (no SSE is parsed), from the same gateway; over\n"
+        "HTTP/3 where nothing else is said. CPU: user and system time of the client's process in µs for each\n"
+        "190-byte event the model sent, 64 streams, one event each 20 ms; *aligned* and *spread* as above.\n"
+        f"*Transport's share*: headrace's transport in httpx2 over this one, median of {result['rounds']} paired ratios.\n\n"
+        "| µs | aligned | spread | transport's share, aligned | spread |\n|---|---|---|---|---|\n"
+        f"{cpu}\n"
+        "200 streams at once over a warm client, 20 events each, 5 ms apart, while the gateway allows 100 on one\n"
+        "connection: until all have ended, and until the first byte of each. With one connection it takes at least\n"
+        "two rounds of 100 ms; niquests opens up to ten.\n\n"
+        "| ms | all have ended | first byte, p50 | p99 |\n|---|---|---|---|\n"
+        f"{burst}" + (f"\nRounds that failed, and why:\n\n{notes}" if notes else "")
+    )
+
+
 def quantiles(values: dict[str, float]) -> str:
     return " | ".join(f"{values[name]:.3f}" for name in ("p50", "p90", "p99", "max"))
 
 
-SECTIONS = {"tokens": tokens, "stop": stop, "requests": requests, "memory": memory, "relay_cpu": relay_cpu}
+SECTIONS = {
+    "tokens": tokens,
+    "stop": stop,
+    "requests": requests,
+    "memory": memory,
+    "relay_cpu": relay_cpu,
+    "client": client,
+}
 
 if __name__ == "__main__":
     print(f"-> {write()}")
