@@ -321,6 +321,9 @@ class Connection:
         the answer is stopped."""
 
     def close(self) -> None: ...
+    def migrate(self) -> None:
+        """Moves to a new socket, and so to the path that the system prefers now. Raises `ConnectError`."""
+
     @property
     def is_open(self) -> bool:
         """It is reached, and not closed since."""

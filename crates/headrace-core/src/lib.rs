@@ -12,6 +12,7 @@
 //! * [`error`]: the one table of error kinds
 
 pub mod budget;
+pub mod cadence;
 pub mod error;
 pub mod events;
 pub mod fields;

@@ -4,22 +4,22 @@
 //! and reached in the background (`client_connect.rs`); requests made meanwhile wait for it. All clients of a
 //! process share one runtime on one thread, started when the first of them connects.
 
+use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use headrace_core::http3::control::{Control, Message, Role, stream_type};
-use headrace_core::http3::frame::{self, Frame};
+use headrace_core::http3::control::stream_type;
 use headrace_core::http3::message::RequestHead;
-use headrace_core::http3::{Http3Error, code, qpack, settings, varint};
+use headrace_core::http3::{code, settings};
 use headrace_core::{Error, Kind};
 use quinn::{ConnectionError, Endpoint, RecvStream, SendStream};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
 
-use crate::client_connect::{self, connect_error, is_alert};
+use crate::client_connect::{self, any_port, connect_error, is_alert};
 use crate::client_stream::{self, Options, RequestBody, ResponseStream};
+use crate::client_watch::{self, Flow};
 use crate::http3_stream::stream_code;
 use crate::reply::Reply;
 
@@ -75,9 +75,15 @@ pub struct Inner {
     /// Held while a stream waits for credit.
     opening: Mutex<()>,
     /// Requests with this stream id and above were not handled; `u64::MAX` until the server says GOAWAY.
-    goaway: AtomicU64,
+    pub goaway: AtomicU64,
     /// Kept open: ending the control stream is an error (RFC 9114 §6.2.1).
-    _control: SendStream,
+    pub control: Mutex<SendStream>,
+    /// What its live streams receive.
+    pub flow: Arc<Flow>,
+    /// How often it has moved to another socket.
+    pub path_changes: AtomicU64,
+    /// Where the system's routes let it leave, when it last looked.
+    source: std::sync::Mutex<Option<IpAddr>>,
     pub endpoint: Endpoint,
 }
 
@@ -138,7 +144,7 @@ impl ClientConnection {
         let task = runtime()?.spawn(async move {
             let result = connect(&config, &target).await;
             if let Ok(inner) = &result {
-                watch_over(inner, counted, config.keep_idle);
+                client_watch::watch_over(inner, counted, config.keep_idle);
             }
             let _ = sender.send(Some(result));
         });
@@ -234,6 +240,25 @@ impl Inner {
     pub fn is_going_away(&self) -> bool {
         self.goaway.load(Ordering::Relaxed) != u64::MAX
     }
+
+    /// Moves to a new socket, and so to whatever path the system prefers now: a new connection ID, and the
+    /// server validates the path (RFC 9000 §9). Streams go on. Must run on [`runtime`].
+    ///
+    /// # Errors
+    /// [`Kind::Connect`] when no socket can be had.
+    pub fn migrate(&self) -> Result<(), Error> {
+        let server = self.quic.remote_address();
+        UdpSocket::bind(any_port(server))
+            .and_then(|socket| self.endpoint.rebind(socket))
+            .map_err(|error| Error::new(Kind::Connect, format!("no new socket: {error}")))?;
+        *self.source() = client_watch::source_towards(server);
+        self.path_changes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn source(&self) -> std::sync::MutexGuard<'_, Option<IpAddr>> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 async fn connect(config: &ClientConfig, target: &Target) -> Result<Arc<Inner>, Error> {
@@ -242,50 +267,18 @@ async fn connect(config: &ClientConfig, target: &Target) -> Result<Arc<Inner>, E
     let mut first = vec![stream_type::CONTROL as u8];
     first.extend_from_slice(&settings::encode(config.max_head_bytes as u64));
     control.write_all(&first).await.map_err(|error| Error::new(Kind::Connect, error.to_string()))?;
+    let source = client_watch::source_towards(quic.remote_address());
     Ok(Arc::new(Inner {
         quic,
         max_head_bytes: config.max_head_bytes,
         opening: Mutex::default(),
         goaway: AtomicU64::new(u64::MAX),
-        _control: control,
+        control: Mutex::new(control),
+        flow: Arc::default(),
+        path_changes: AtomicU64::new(0),
+        source: std::sync::Mutex::new(source),
         endpoint,
     }))
-}
-
-/// Reads the server's control stream, and closes the connection when it was idle for too long.
-fn watch_over(inner: &Arc<Inner>, streams: Arc<AtomicUsize>, keep_idle: Duration) {
-    let for_task = Arc::downgrade(inner);
-    let quic = inner.quic.clone();
-    tokio::spawn(async move {
-        let mut idle_since = Instant::now();
-        let mut check = tokio::time::interval(keep_idle / 4);
-        loop {
-            tokio::select! {
-                accepted = quic.accept_uni() => {
-                    let Ok(recv) = accepted else { return };
-                    let (quic, inner) = (quic.clone(), for_task.clone());
-                    tokio::spawn(async move {
-                        let note = |id| {
-                            if let Some(inner) = inner.upgrade() {
-                                inner.goaway.store(id, Ordering::Relaxed);
-                            }
-                        };
-                        if let Err(error) = read_uni(recv, note).await {
-                            quic.close(stream_code(error.code), error.reason.as_bytes());
-                        }
-                    });
-                }
-                _ = check.tick() => {
-                    if streams.load(Ordering::Relaxed) > 0 {
-                        idle_since = Instant::now();
-                    } else if idle_since.elapsed() >= keep_idle {
-                        quic.close(stream_code(code::NO_ERROR), b"");
-                        return;
-                    }
-                }
-            }
-        }
-    });
 }
 
 /// The end of a connection, as the error of a stream on it.
@@ -293,45 +286,4 @@ pub fn lost(error: &ConnectionError) -> Error {
     // A server says that it does not accept the client's certificate when the client is through already.
     let kind = if is_alert(error) { Kind::Tls } else { Kind::ConnectionLost };
     Error::new(kind, error.to_string())
-}
-
-async fn read_uni(mut recv: RecvStream, goaway: impl Fn(u64)) -> Result<(), Http3Error> {
-    let mut kind = [0];
-    // The types that matter are one byte long; reserved ones are not read.
-    if recv.read_exact(&mut kind).await.is_err() {
-        return Ok(());
-    }
-    let mut control = Control::new(Role::Client);
-    let mut frames = frame::Decoder::new(frame::On::Control, 0);
-    let mut instructions = qpack::DecoderInstructions::default();
-    match u64::from(kind[0]) {
-        stream_type::CONTROL | stream_type::QPACK_ENCODER | stream_type::QPACK_DECODER => {}
-        stream_type::PUSH => {
-            return Err(Http3Error::connection(code::ID_ERROR, "a push that nobody allowed"));
-        }
-        _ => {
-            let _ = recv.stop(stream_code(code::STREAM_CREATION_ERROR));
-            return Ok(());
-        }
-    }
-    while let Ok(Some(mut chunk)) = recv.read_chunk(4096, true).await {
-        match u64::from(kind[0]) {
-            stream_type::QPACK_ENCODER => qpack::handle_encoder_instructions(&chunk.bytes)?,
-            stream_type::QPACK_DECODER => instructions.handle_data(&chunk.bytes)?,
-            _ => loop {
-                match frames.poll(&mut chunk.bytes) {
-                    Ok(Some(Frame::Control { kind, payload })) => {
-                        if let Message::GoAway(id) = control.handle_frame(kind, &payload)? {
-                            goaway(id.min(varint::MAX));
-                        }
-                    }
-                    Ok(Some(_)) => {}
-                    Ok(None) => break,
-                    Err(frame::FrameError::Http3(error)) => return Err(error),
-                    Err(frame::FrameError::HeadTooLarge) => break,
-                }
-            },
-        }
-    }
-    Ok(())
 }

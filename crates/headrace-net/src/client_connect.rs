@@ -97,11 +97,16 @@ fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 }
 
 fn endpoint(address: SocketAddr) -> std::io::Result<Endpoint> {
-    let local: SocketAddr = match address {
+    let socket = UdpSocket::bind(any_port(address))?;
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))
+}
+
+/// Where a socket towards `server` is bound: any address of ours, any port.
+pub fn any_port(server: SocketAddr) -> SocketAddr {
+    match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    Endpoint::new(EndpointConfig::default(), None, UdpSocket::bind(local)?, Arc::new(TokioRuntime))
+    }
 }
 
 fn transport(config: &ClientConfig) -> TransportConfig {

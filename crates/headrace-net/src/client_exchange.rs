@@ -119,6 +119,7 @@ async fn read_answer(
     request: &RequestHead,
 ) -> Result<(), Error> {
     let mut length = None::<BodyLength>;
+    let mut live = None;
     loop {
         match reader.next().await.map_err(|failure| translate(connection, failure))? {
             Part::Fields(section) if length.is_none() => {
@@ -146,7 +147,10 @@ async fn read_answer(
                 if !length.as_mut().is_some_and(|length| length.handle_data(bytes.len())) {
                     return Err(Error::new(Kind::Protocol, "the body is longer than its content-length"));
                 }
-                shared.push(Chunk { at_ns: monotonic_ns(), bytes, is_first }).await;
+                let at_ns = monotonic_ns();
+                live.get_or_insert_with(|| connection.flow.begin());
+                connection.flow.note_arrival(at_ns);
+                shared.push(Chunk { at_ns, bytes, is_first }).await;
             }
             Part::End => {
                 return match length {

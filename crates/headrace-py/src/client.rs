@@ -3,6 +3,8 @@
 //! Whatever waits takes a bridge, and returns a future of its loop; or `None`, and returns a waiter. So one
 //! connection serves any number of loops and threads.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::{Error, Kind};
@@ -109,8 +111,7 @@ impl Connection {
     ) -> PyResult<Stream> {
         let build = || {
             let bad = |error: Error| Error::new(Kind::BadRequest, error.detail);
-            let (method, headers) =
-                (method(verb).map_err(bad)?, fields::from_py(&headers).map_err(bad)?);
+            let (method, headers) = (method(verb).map_err(bad)?, fields::from_py(&headers).map_err(bad)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
             let body = match body {
                 Some(bytes) => RequestBody::Whole(Bytes::copy_from_slice(bytes)),
@@ -125,6 +126,15 @@ impl Connection {
     /// Closes the connection; its streams end with an error.
     fn close(&self) {
         self.inner.close();
+    }
+
+    /// Moves to a new socket, and so to the path that the system prefers now; streams go on.
+    fn migrate(&self, py: Python<'_>) -> PyResult<()> {
+        let migrate = || {
+            let _on_runtime = client::runtime()?.enter();
+            self.inner.inner().ok_or_else(|| Error::new(Kind::Misuse, "it is not connected"))?.migrate()
+        };
+        migrate().map_err(|error: Error| errors::to_py(py, &error))
     }
 
     /// Whether it is reached, and not closed since.
@@ -169,6 +179,7 @@ impl Connection {
             ("rtt", inner.quic.rtt().as_secs_f64()),
             ("congestion_window", stats.path.cwnd as f64),
             ("lost_packets", stats.path.lost_packets as f64),
+            ("path_changes", inner.path_changes.load(Ordering::Relaxed) as f64),
             ("sent_packets", stats.path.sent_packets as f64),
             ("sent_bytes", stats.udp_tx.bytes as f64),
             ("received_datagrams", stats.udp_rx.datagrams as f64),

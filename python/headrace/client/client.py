@@ -62,6 +62,13 @@ class _Core:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return Outgoing(method, origin, target, fields, body=body, timeouts=self._timeouts)
 
+    def migrate(self) -> None:
+        """Moves all connections to new sockets, onto the path that the system prefers now; streams go on.
+
+        A change of the system's addresses or routes does it by itself. Raises `ConnectError`.
+        """
+        self._pool.migrate()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._pool!r}>"
 

@@ -104,8 +104,15 @@ class Connection:
 
     def stats(self) -> dict[str, float]:
         """What the transport knows: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
-        ..."""
+        `path_changes`, ..."""
         return dict(self._raw.stats())
+
+    def migrate(self) -> None:
+        """Moves to a new socket, and so to whatever path the system prefers now; streams go on.
+
+        A change of the system's addresses or routes does it by itself. Raises `ConnectError`.
+        """
+        self._raw.migrate()
 
     def close(self) -> None:
         self._raw.close()

@@ -99,6 +99,13 @@ class Pool:
             count = sum(len(site.connections) for site in self._sites.values())
         return f"<Pool http3={self.http3}, {count} connections>"
 
+    def migrate(self) -> None:
+        """Moves every open connection to a new socket."""
+        with self._lock:
+            connections = [each for site in self._sites.values() for each in site.connections if each.is_open]
+        for connection in connections:
+            connection.migrate()
+
     def close(self) -> None:
         """Closes all connections; streams on them end with an error."""
         with self._lock:

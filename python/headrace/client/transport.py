@@ -68,8 +68,8 @@ class Stats:
 
     @property
     def path(self) -> dict[str, float]:
-        """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
-        `sent_bytes`, `received_datagrams`, `received_bytes`."""
+        """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `path_changes`,
+        `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`."""
         return dict(self._begun.connection.stats())
 
     def __repr__(self) -> str:
@@ -188,6 +188,13 @@ class Core:
         """An answer over TCP may say that its origin speaks HTTP/3."""
         if request.url.scheme == "https" and (value := response.headers.get("alt-svc")):
             self._pool.alt_svc.note((request.url.host, request.url.port or 443), value)
+
+    def migrate(self) -> None:
+        """Moves all HTTP/3 connections to new sockets; streams go on.
+
+        A change of the system's addresses or routes does it by itself. Raises headrace's `ConnectError`.
+        """
+        self._pool.migrate()
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} http3={self._pool.http3}>"
