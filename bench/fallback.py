@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import os
-import subprocess
 import tempfile
 import time
 import warnings
@@ -26,60 +24,20 @@ from typing import Any
 import httpx2
 
 from bench import common, peers
+from bench.namespaces import CLIENT, SERVER, enter, ip, namespaces, need_root
 from headrace.httpx2 import AsyncTransport
 
-CLONE_NEWNET = 0x40000000
-CLIENT, SERVER = "headrace-client", "headrace-server"
 ADDRESS = "10.99.0.1"
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
-
-
 @contextlib.contextmanager
-def namespaces() -> Iterator[None]:
-    """Gone afterwards, whatever happens; with them go their devices and rules."""
-    made = []
-    try:
-        for name in (CLIENT, SERVER):
-            ip("netns", "add", name)
-            made.append(name)
-        ip(
-            "link",
-            "add",
-            "client",
-            "netns",
-            CLIENT,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "server",
-            "netns",
-            SERVER,
-        )
-        for name, device, address in ((CLIENT, "client", "10.99.0.2"), (SERVER, "server", ADDRESS)):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
-            ip("-n", name, "link", "set", device, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", SERVER, "rule", "add", "pref", "1", "iif", "server", "ipproto", "udp", "blackhole")
+def without_udp() -> Iterator[None]:
+    with namespaces({"wire": ("10.99.0.2/24", f"{ADDRESS}/24")}):
+        ip("-n", SERVER, "rule", "add", "pref", "1", "iif", "wire", "ipproto", "udp", "blackhole")
         # The rule for the server's own addresses comes first of all unless it is moved.
         ip("-n", SERVER, "rule", "add", "pref", "2", "lookup", "local")
         ip("-n", SERVER, "rule", "del", "pref", "0", "lookup", "local")
         yield
-    finally:
-        for name in made:
-            ip("netns", "del", name)
-
-
-def enter(namespace: str) -> None:
-    """Moves the calling thread, and what it starts, to a namespace (`os.setns` is there from Python 3.12
-    on)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{namespace}") as file:
-        if libc.setns(file.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
 
 
 TRANSPORTS: dict[str, Callable[[], httpx2.AsyncBaseTransport]] = {
@@ -107,13 +65,10 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     )
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args(arguments)
-    if os.geteuid():
-        parser.exit(
-            1, "bench.fallback makes network namespaces, which needs root: sudo python -m bench.fallback\n"
-        )
+    need_root(parser)
     warnings.simplefilter("ignore")  # verify=False is meant: the certificate is for localhost.
     took: dict[str, list[list[float]]] = {"tcp": [], "race": []}
-    with tempfile.TemporaryDirectory() as temporary, namespaces():
+    with tempfile.TemporaryDirectory() as temporary, without_udp():
         folder = Path(temporary)
         peers.certificate(folder)
         enter(SERVER)

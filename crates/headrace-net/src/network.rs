@@ -1,8 +1,7 @@
 //! Watching the system's network: addresses and routes that come and go.
 //!
 //! In: what the kernel says on a netlink socket (rtnetlink, `man 7 rtnetlink`). Out: every live client
-//! connection looks at its route again, 50 ms after the last change: a change of network is a burst of them.
-//! What the kernel says is not parsed; only that it said something matters.
+//! connection looks at its route again. What the kernel says is not parsed; only that it said something matters.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, Once, PoisonError, Weak};
@@ -14,7 +13,8 @@ use tokio::time::sleep;
 use crate::client::Inner;
 use crate::client_watch;
 
-const SETTLED: Duration = Duration::from_millis(50);
+/// A change of network is a burst of changes: between two looks there is time for what follows.
+const PAUSE: Duration = Duration::from_millis(10);
 
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 static STARTED: Once = Once::new();
@@ -38,12 +38,11 @@ async fn run(socket: AsyncFd<OwnedFd>) {
         let Ok(mut ready) = socket.readable().await else { return };
         drain(socket.get_ref());
         ready.clear_ready();
-        sleep(SETTLED).await;
-        drain(socket.get_ref());
         let connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for connection in connections.iter().filter_map(Weak::upgrade) {
             client_watch::follow_route(&connection);
         }
+        sleep(PAUSE).await;
     }
 }
 
