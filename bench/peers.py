@@ -36,10 +36,14 @@ class Proxy:
         return process_cpu_s(self.pid)
 
     def memory(self) -> int:
-        """Bytes of private memory: what one more process of it would cost."""
-        rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
-        kib = [int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_")]
-        return sum(kib) * 1024
+        return private_memory(self.pid)
+
+
+def private_memory(pid: int) -> int:
+    """Bytes of private memory: what one more process of it would cost."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    kib = [int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_")]
+    return sum(kib) * 1024
 
 
 def process_cpu_s(pid: int) -> float:
@@ -132,14 +136,15 @@ def headrace(
 
 
 @contextlib.contextmanager
-def caddy(upstream: str, folder: Path, workers: int) -> Iterator[Proxy]:
+def caddy(upstream: str, folder: Path, workers: int, tls: str = "") -> Iterator[Proxy]:
+    """`tls`: more for its `tls` block."""
     binary = _binary("caddy")
     port, log = free_port(), folder / "caddy.log"
     config = folder / "Caddyfile"
     config.write_text(
         "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n"
         "\tservers {\n\t\tprotocols h1 h2 h3\n\t}\n}\n"
-        f"https://localhost:{port} {{\n\ttls {folder / 'cert.pem'} {folder / 'key.pem'}\n"
+        f"https://localhost:{port} {{\n\ttls {folder / 'cert.pem'} {folder / 'key.pem'} {{\n\t{tls}\n\t}}\n"
         f"\treverse_proxy {upstream} {{\n\t\tflush_interval -1\n\t}}\n}}\n"
     )
     version = subprocess.run([binary, "version"], capture_output=True, text=True, check=True).stdout.split()[
