@@ -24,6 +24,7 @@ __all__ = [
     "Target",
     "Waiter",
     "build_info",
+    "close_connections",
     "error_kinds",
     "monotonic_ns",
 ]
@@ -35,6 +36,9 @@ def build_info() -> list[tuple[str, str]]:
 
 def monotonic_ns() -> int:
     """The clock by which the engine stamps what it receives; that of `time.monotonic_ns()`."""
+
+def close_connections() -> None:
+    """Closes every client connection of the process."""
 
 def error_kinds() -> list[tuple[str, str, bool, int, int, str]]:
     """The table of error kinds: slug, side, retryable, HTTP status, HTTP/3 code, sentence."""

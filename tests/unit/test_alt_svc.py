@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.client.alt_svc import MAX_ENTRIES, Alternative, AltSvcCache, parse
 
+BAD_PORT = '[{"host": "api.example", "port": 443, "to_host": "a", "to_port": 99999, "until": 1e12}]'
 ORIGIN = ("api.example", 443)
 
 
@@ -32,6 +33,8 @@ ORIGIN = ("api.example", 443)
         ('h3=":65536"', []),
         ('h3="nowhere"', []),
         ('h3=":443', []),
+        (f'h3=":{"9" * 5000}"', []),
+        (f'h3=":1"; ma={"9" * 5000}', [Alternative("", 1, 999999999999)]),
     ],
 )
 def test_a_field_is_read_as_rfc_7838_writes_it(value: str, found: list[Alternative] | None) -> None:
@@ -69,7 +72,7 @@ def test_the_next_process_knows_it(tmp_path: Path) -> None:
     assert AltSvcCache(file).find(ORIGIN) == ("alt.example", 443)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"host": 1}]', "null", '{"a": []}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"host": 1}]', "null", '{"a": []}', "\x00", BAD_PORT])
 def test_a_file_that_cannot_be_read_is_forgotten(tmp_path: Path, text: str) -> None:
     file = tmp_path / "alt-svc.json"
     file.write_text(text)

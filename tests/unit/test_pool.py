@@ -99,10 +99,27 @@ def test_a_blocked_origin_is_probed_later_and_later_and_nobody_waits() -> None:
 def test_only_http3_waits_as_long_as_the_caller_says() -> None:
     world = World(http3="only")
     assert world.take(7.0) == (world.made[0], False, 7.0)
-    world.now = 6.0
+    world.now = 0.5
     assert world.take(None) == (world.made[0], False, None)
     world.made[0].fail()
     assert world.take(7.0) == (world.made[1], False, 7.0)
+
+
+def test_a_server_that_comes_up_is_found_by_the_next_request() -> None:
+    """An old attempt sends its next packet only after many seconds."""
+    world = World(http3="only")
+    world.take()
+    world.now = 8.0
+    assert world.take() == (world.made[1], False, 5.0)
+    assert world.made[0].is_usable, "whoever waits for it may go on to"
+
+
+def test_when_tcp_failed_an_attempt_under_way_is_worth_waiting_for() -> None:
+    world = World()
+    world.take()
+    world.now = 0.3
+    assert world.take() is None
+    assert world.pool.take(ORIGIN, 5.0, is_patient=True) == (world.made[0], False, 5.0)
 
 
 def test_by_alt_svc_an_origin_is_tried_once_it_has_said_so() -> None:

@@ -5,8 +5,8 @@
 //! process share one runtime on one thread, started when the first of them connects.
 
 use std::net::{IpAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use headrace_core::http3::control::stream_type;
@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::client_connect::{self, any_port, connect_error, is_alert};
 use crate::client_stream::{self, Options, RequestBody, ResponseStream};
-use crate::client_watch::{self, Flow};
+use crate::client_watch::{self, Flow, Streams};
 use crate::http3_stream::stream_code;
 use crate::reply::Reply;
 
@@ -57,9 +57,11 @@ pub struct ClientConnection {
 struct Shared {
     reached: watch::Receiver<Reached>,
     /// Streams asked for that have not ended, those without credit among them.
-    streams: Arc<AtomicUsize>,
+    streams: Arc<Streams>,
     /// Streams that have no credit (MAX_STREAMS) yet.
     waiting: Arc<AtomicUsize>,
+    /// Whose it is: a child that was forked from that process cannot use it.
+    process: u32,
     connecting: tokio::task::AbortHandle,
 }
 
@@ -78,6 +80,8 @@ pub struct Inner {
     pub goaway: AtomicU64,
     /// Kept open: ending the control stream is an error (RFC 9114 §6.2.1).
     pub control: Mutex<SendStream>,
+    /// It owes us acknowledgements for longer than a path does that works.
+    pub is_silent: AtomicBool,
     /// What its live streams receive.
     pub flow: Arc<Flow>,
     /// How often it has moved to another socket.
@@ -93,43 +97,52 @@ impl Drop for Inner {
     }
 }
 
-/// Counts something as long as it lives.
-pub struct Counted(Arc<AtomicUsize>);
+/// Counts a stream that waits for credit.
+struct Waiting(Arc<AtomicUsize>);
 
-impl Counted {
+impl Waiting {
     fn new(counter: &Arc<AtomicUsize>) -> Self {
         counter.fetch_add(1, Ordering::Relaxed);
         Self(counter.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The runtime that all clients of this process share.
+struct Runtime {
+    process: u32,
+    handle: tokio::runtime::Handle,
+}
+
+/// The runtime that all clients of this process share. Threads do not survive a fork: a child gets its own, and
+/// cannot use what its parent has connected.
 ///
 /// # Errors
-/// When the thread cannot be started, or the process was forked after it was: threads do not survive that.
+/// When the thread cannot be started.
 pub fn runtime() -> Result<&'static tokio::runtime::Handle, Error> {
-    static RUNTIME: OnceLock<Result<tokio::runtime::Handle, String>> = OnceLock::new();
-    static STARTED_IN: OnceLock<u32> = OnceLock::new();
-    if *STARTED_IN.get_or_init(std::process::id) != std::process::id() {
-        return Err(Error::new(Kind::Misuse, "the process was forked after its first connection"));
-    }
-    let started = RUNTIME.get_or_init(|| {
+    // No lock: a fork may happen while another thread holds it. What a fork or a race leaves behind leaks.
+    static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+    let process = std::process::id();
+    loop {
+        let found = CURRENT.load(Ordering::Acquire);
+        // SAFETY: it is null, or was leaked below, and is never changed.
+        if let Some(runtime) = unsafe { found.as_ref() }.filter(|runtime| runtime.process == process) {
+            return Ok(&runtime.handle);
+        }
         let build = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = build.map_err(|error| error.to_string())?;
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("headrace-client".to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))
-            .map_err(|error| error.to_string())?;
-        Ok(handle)
-    });
-    started.as_ref().map_err(|error| Error::new(Kind::Internal, error.clone()))
+        let runtime = build.map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let made = Box::into_raw(Box::new(Runtime { process, handle: runtime.handle().clone() }));
+        if CURRENT.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            std::thread::Builder::new()
+                .name("headrace-client".to_owned())
+                .spawn(move || runtime.block_on(std::future::pending::<()>()))
+                .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        }
+    }
 }
 
 impl ClientConnection {
@@ -139,7 +152,7 @@ impl ClientConnection {
     /// As [`runtime`].
     pub fn open(config: ClientConfig, target: Target) -> Result<Self, Error> {
         let (sender, reached) = watch::channel(None);
-        let streams = Arc::new(AtomicUsize::new(0));
+        let streams = Arc::<Streams>::default();
         let counted = streams.clone();
         let task = runtime()?.spawn(async move {
             let result = connect(&config, &target).await;
@@ -148,8 +161,8 @@ impl ClientConnection {
             }
             let _ = sender.send(Some(result));
         });
-        let (waiting, connecting) = (Arc::default(), task.abort_handle());
-        Ok(Self { shared: Arc::new(Shared { reached, streams, waiting, connecting }) })
+        let (waiting, process, connecting) = (Arc::default(), std::process::id(), task.abort_handle());
+        Ok(Self { shared: Arc::new(Shared { reached, streams, waiting, process, connecting }) })
     }
 
     /// The connection, when it is reached.
@@ -159,7 +172,16 @@ impl ClientConnection {
     pub async fn reached(&self) -> Result<Arc<Inner>, Error> {
         let mut reached = self.shared.reached.clone();
         let found = reached.wait_for(Option::is_some).await.map(|value| value.clone());
-        found.ok().flatten().unwrap_or_else(|| Err(Kind::Closed.into()))
+        found.ok().flatten().unwrap_or_else(|| Err(closed()))
+    }
+
+    fn check_process(&self) -> Result<(), Error> {
+        if self.shared.process == std::process::id() {
+            return Ok(());
+        }
+        let detail =
+            "the process was forked after its first connection; the child must make a client of its own";
+        Err(Error::new(Kind::Misuse, detail))
     }
 
     /// Answers when the connection is reached, or cannot be.
@@ -167,6 +189,7 @@ impl ClientConnection {
     /// # Errors
     /// As [`runtime`].
     pub fn wait_reached(&self, reply: Reply<()>) -> Result<(), Error> {
+        self.check_process()?;
         let connection = self.clone();
         runtime()?.spawn(async move { reply.send(connection.reached().await.map(|_| ())) });
         Ok(())
@@ -182,7 +205,8 @@ impl ClientConnection {
         body: RequestBody,
         options: Options,
     ) -> Result<ResponseStream, Error> {
-        let counted = Counted::new(&self.shared.streams);
+        self.check_process()?;
+        let counted = self.shared.streams.begin();
         Ok(client_stream::start(runtime()?, self.clone(), counted, head, body, options))
     }
 
@@ -191,7 +215,7 @@ impl ClientConnection {
     /// # Errors
     /// [`Kind::Refused`] when the server is going away, [`Kind::ConnectionLost`].
     pub async fn open_stream(&self, inner: &Inner) -> Result<(SendStream, RecvStream), Error> {
-        let _counted = Counted::new(&self.shared.waiting);
+        let _counted = Waiting::new(&self.shared.waiting);
         let _turn = inner.opening.lock().await;
         if inner.is_going_away() {
             return Err(Error::new(Kind::Refused, "the server is going away"));
@@ -211,18 +235,22 @@ impl ClientConnection {
         self.shared.reached.borrow().as_ref().and_then(|reached| reached.as_ref().ok().cloned())
     }
 
-    /// Whether it takes new requests, now or once it is reached.
+    /// Whether it takes new requests, now or once it is reached. Not one that has not answered for a while: it
+    /// may come back, but a new one is the better bet.
     pub fn is_usable(&self) -> bool {
         match &*self.shared.reached.borrow() {
             None => !self.shared.connecting.is_finished(),
-            Some(Ok(inner)) => !inner.is_going_away() && inner.quic.close_reason().is_none(),
+            Some(Ok(inner)) => {
+                let is_silent = inner.is_silent.load(Ordering::Relaxed);
+                !is_silent && !inner.is_going_away() && inner.quic.close_reason().is_none()
+            }
             Some(Err(_)) => false,
         }
     }
 
     /// Streams that have not ended, those that wait for credit among them.
     pub fn streams(&self) -> usize {
-        self.shared.streams.load(Ordering::Relaxed)
+        self.shared.streams.count()
     }
 
     /// Streams that have no credit (MAX_STREAMS) yet.
@@ -274,11 +302,17 @@ async fn connect(config: &ClientConfig, target: &Target) -> Result<Arc<Inner>, E
         opening: Mutex::default(),
         goaway: AtomicU64::new(u64::MAX),
         control: Mutex::new(control),
+        is_silent: AtomicBool::new(false),
         flow: Arc::default(),
         path_changes: AtomicU64::new(0),
         source: std::sync::Mutex::new(source),
         endpoint,
     }))
+}
+
+/// Somebody here closed it.
+fn closed() -> Error {
+    Error::new(Kind::ConnectionLost, "the client closed it")
 }
 
 /// The end of a connection, as the error of a stream on it.

@@ -19,8 +19,9 @@ use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::{ClientConnection, Counted};
+use crate::client::ClientConnection;
 use crate::client_exchange::{self, Pieces};
+use crate::client_watch::Stream;
 use crate::reply::Reply;
 
 /// Chunks that wait for their reader; beyond this the stream is not read.
@@ -70,6 +71,8 @@ pub struct State {
     bytes: usize,
     /// When each DATA frame came, and how long it was.
     arrivals: Vec<(u64, u32)>,
+    /// The frame that is coming is among them.
+    is_noted: bool,
     /// The stream is recorded instead of read.
     is_recorded: bool,
     pub trailers: Option<HeaderMap>,
@@ -85,12 +88,13 @@ impl State {
     fn note(&mut self, chunk: &Chunk) {
         let size = chunk.bytes.len() as u32;
         let most = if self.is_recorded { MAX_RECORDS } else { MAX_ARRIVALS };
-        if !chunk.is_first {
-            if let Some((_, last)) = self.arrivals.last_mut() {
-                *last = last.saturating_add(size);
+        if chunk.is_first {
+            self.is_noted = self.arrivals.len() < most;
+            if self.is_noted {
+                self.arrivals.push((chunk.at_ns, size));
             }
-        } else if self.arrivals.len() < most {
-            self.arrivals.push((chunk.at_ns, size));
+        } else if let Some((_, last)) = self.arrivals.last_mut().filter(|_| self.is_noted) {
+            *last = last.saturating_add(size);
         }
     }
 
@@ -99,6 +103,9 @@ impl State {
             self.waiting_for_stream.drain(..).for_each(|reply| reply.send(Ok(())));
         }
         if self.head.is_some() || self.end.is_some() {
+            if !self.waiting_for_head.is_empty() {
+                self.read_at = Some(Instant::now());
+            }
             self.waiting_for_head.drain(..).for_each(|reply| reply.send(Ok(())));
         }
         if !self.chunks.is_empty() || self.end.is_some() {
@@ -273,7 +280,7 @@ impl Drop for ResponseStream {
 pub fn start(
     runtime: &Handle,
     connection: ClientConnection,
-    counted: Counted,
+    counted: Stream,
     head: RequestHead,
     body: RequestBody,
     options: Options,

@@ -5,7 +5,7 @@
 //! to another socket when the way to the server changed; the end of a connection that is not used.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -25,6 +25,49 @@ use crate::network;
 
 /// A frame of a reserved type, empty (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
 const QUESTION: [u8; 2] = [0x21, 0];
+
+const SILENCE_CHECK: Duration = Duration::from_millis(250);
+const MIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many streams a connection has, and since when it has none.
+pub struct Streams {
+    count: AtomicUsize,
+    /// In monotonic nanoseconds.
+    unused_since: AtomicU64,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), unused_since: AtomicU64::new(monotonic_ns()) }
+    }
+}
+
+impl Streams {
+    pub fn begin(self: &Arc<Self>) -> Stream {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Stream(self.clone())
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// `None` while there are streams.
+    fn unused(&self) -> Option<Duration> {
+        let since = self.unused_since.load(Ordering::Relaxed);
+        (self.count() == 0).then(|| Duration::from_nanos(monotonic_ns().saturating_sub(since)))
+    }
+}
+
+/// One of them, until it is dropped.
+pub struct Stream(Arc<Streams>);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.unused_since.store(monotonic_ns(), Ordering::Relaxed);
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What the live streams of a connection receive.
 #[derive(Default)]
@@ -63,13 +106,14 @@ impl Flow {
 }
 
 /// Begins all of it; ends with the connection.
-pub fn watch_over(inner: &Arc<Inner>, streams: Arc<AtomicUsize>, keep_idle: Duration) {
+pub fn watch_over(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
     let (weak, quic, flow) = (Arc::downgrade(inner), inner.quic.clone(), inner.flow.clone());
     network::watch(weak.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = read_control(weak.clone()) => {}
-            () = ask_when_silent(weak, flow) => {}
+            () = ask_when_silent(weak.clone(), flow) => {}
+            () = notice_silence(weak, streams.clone()) => {}
             () = unused(streams, keep_idle) => quic.close(stream_code(code::NO_ERROR), b""),
             _ = quic.closed() => {}
         }
@@ -77,13 +121,33 @@ pub fn watch_over(inner: &Arc<Inner>, streams: Arc<AtomicUsize>, keep_idle: Dura
 }
 
 /// Resolves when there was no stream for so long.
-async fn unused(streams: Arc<AtomicUsize>, keep_idle: Duration) {
-    let mut idle_since = Instant::now();
-    while idle_since.elapsed() < keep_idle {
-        sleep(keep_idle / 4).await;
-        if streams.load(Ordering::Relaxed) > 0 {
-            idle_since = Instant::now();
+async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
+    loop {
+        let left = streams.unused().map_or(keep_idle, |unused| keep_idle.saturating_sub(unused));
+        if left.is_zero() {
+            return;
         }
+        sleep(left).await;
+    }
+}
+
+/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements
+/// for longer than several round trips.
+async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
+    let (mut received, mut sent, mut owed_since) = (0, 0, None::<Instant>);
+    loop {
+        sleep(SILENCE_CHECK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let stats = inner.quic.stats();
+        if stats.udp_rx.datagrams != received || streams.unused().is_some() {
+            owed_since = None;
+        } else if stats.udp_tx.datagrams != sent {
+            owed_since = owed_since.or_else(|| Some(Instant::now()));
+        }
+        (received, sent) = (stats.udp_rx.datagrams, stats.udp_tx.datagrams);
+        let patience = MIN_PATIENCE.max(inner.quic.rtt() * 6);
+        let is_silent = owed_since.is_some_and(|since| since.elapsed() >= patience);
+        inner.is_silent.store(is_silent, Ordering::Relaxed);
     }
 }
 

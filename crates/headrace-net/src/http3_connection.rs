@@ -46,6 +46,16 @@ struct State {
 }
 
 impl Connection {
+    /// Announces the credit of a stream that has ended (MAX_STREAMS), when the client may need it: quinn keeps
+    /// it back until an eighth of the limit is due, and a client at the limit would wait for that. Setting the
+    /// limit is what makes quinn look.
+    fn give_credit(&self, open: u64, limit: u32) {
+        if open >= u64::from(limit - limit / 8) {
+            self.quic.set_max_concurrent_bi_streams(0u32.into());
+            self.quic.set_max_concurrent_bi_streams(limit.into());
+        }
+    }
+
     /// Ends what a breach of the protocol must end; a breach of one stream is left to its reader.
     pub fn breach(&self, error: Http3Error) {
         if error.scope == Scope::Connection {
@@ -161,6 +171,7 @@ fn accept_request(
     }
     connection.open.fetch_add(1, Ordering::Relaxed);
     let (worker, connection) = (worker.clone(), connection.clone());
+    let limit = worker.config.limits.max_streams_per_connection;
     tokio::spawn(async move {
         let urgency = connection.urgency(id);
         http3_request::serve(worker, connection.clone(), send, recv, urgency).await;
@@ -168,7 +179,8 @@ fn accept_request(
         state.urgencies.remove(&id);
         state.last_used = Instant::now();
         drop(state);
-        connection.open.fetch_sub(1, Ordering::Relaxed);
+        let open = connection.open.fetch_sub(1, Ordering::Relaxed);
+        connection.give_credit(open, limit);
     });
 }
 

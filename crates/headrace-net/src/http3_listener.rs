@@ -14,7 +14,6 @@ use headrace_core::http3::code;
 use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use quinn_proto::crypto::rustls::QuicServerConfig;
-use rand::RngExt;
 use ring::hmac;
 
 use crate::config::{Congestion, ServerConfig as Config};
@@ -37,10 +36,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn random() -> Self {
+    /// Made from the certificate's key: a server that was started again, or another that has the same key, tells
+    /// the clients of the one before at once that their connections are gone (RFC 9000 §10.3).
+    pub fn derive(key_pem: &str) -> Self {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, key_pem.as_bytes());
+        let of = |what: &[u8]| hmac::sign(&secret, what);
         let mut keys = Self { reset: [0; 64], token: [0; 32] };
-        rand::rng().fill(&mut keys.reset);
-        rand::rng().fill(&mut keys.token);
+        keys.reset[..32].copy_from_slice(of(b"headrace stateless reset").as_ref());
+        keys.token.copy_from_slice(of(b"headrace address token").as_ref());
         keys
     }
 }

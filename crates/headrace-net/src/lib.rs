@@ -24,7 +24,7 @@ mod http3_stream;
 mod inbox;
 mod listener;
 mod memory;
-mod network;
+pub mod network;
 mod pool;
 pub mod relay;
 pub mod reply;

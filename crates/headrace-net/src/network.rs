@@ -4,20 +4,26 @@
 //! connection looks at its route again. What the kernel says is not parsed; only that it said something matters.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use headrace_core::http3::code;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use crate::client::Inner;
 use crate::client_watch;
+use crate::http3_stream::stream_code;
 
 /// A change of network is a burst of changes: between two looks there is time for what follows.
 const PAUSE: Duration = Duration::from_millis(10);
 
+const LEAVING: Duration = Duration::from_millis(20);
+
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
-static STARTED: Once = Once::new();
+/// The process that watches; a child that was forked from it has to begin anew.
+static WATCHED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// Lets the connection follow the network. Must run on the client's runtime.
 pub fn watch(connection: Weak<Inner>) {
@@ -25,12 +31,25 @@ pub fn watch(connection: Weak<Inner>) {
     connections.retain(|each| each.strong_count() > 0);
     connections.push(connection);
     drop(connections);
-    STARTED.call_once(|| {
+    if WATCHED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
         // Where the kernel refuses the socket, connections move only when they are told to.
         if let Some(socket) = listen() {
             tokio::spawn(run(socket));
         }
-    });
+    }
+}
+
+/// Closes every client connection of the process, and gives what says so the time to leave: called at its end.
+pub fn close_all() {
+    if WATCHED_BY.load(Ordering::Relaxed) != std::process::id() {
+        return; // They are another process's.
+    }
+    let connections = CONNECTIONS.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
+    let live: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
+    let live = live.iter().filter(|each| each.quic.close_reason().is_none());
+    if live.map(|each| each.quic.close(stream_code(code::NO_ERROR), b"")).count() > 0 {
+        std::thread::sleep(LEAVING);
+    }
 }
 
 async fn run(socket: AsyncFd<OwnedFd>) {

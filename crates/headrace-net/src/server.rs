@@ -189,7 +189,7 @@ impl Server {
             phase: phase_receiver,
             next_exchange: AtomicU64::new(1),
         });
-        let keys = http3_listener::Keys::random();
+        let keys = http3_listener::Keys::derive(&config.key_pem);
         let alt_svc = format!("h3=\":{}\"; ma={}", address.port(), config.alt_svc_max_age_s);
         let alt_svc = HeaderValue::try_from(alt_svc).map_err(|_| Error::from(Kind::Internal))?;
         let (mut workers, mut threads, mut handles) = (Vec::new(), Vec::new(), Vec::new());

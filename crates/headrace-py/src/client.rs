@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use headrace_core::http3::message::RequestHead;
+use headrace_core::http3::message::{self, RequestHead};
 use headrace_core::{Error, Kind};
 use headrace_net::client::{self, ClientConnection, Target};
 use headrace_net::client_stream::{Options, RequestBody, ResponseStream};
@@ -113,6 +113,7 @@ impl Connection {
             let bad = |error: Error| Error::new(Kind::BadRequest, error.detail);
             let (method, headers) = (method(verb).map_err(bad)?, fields::from_py(&headers).map_err(bad)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
+            message::check_request(&head).map_err(|what| Error::new(Kind::BadRequest, what))?;
             let body = match body {
                 Some(bytes) => RequestBody::Whole(Bytes::copy_from_slice(bytes)),
                 None => RequestBody::Pieces,

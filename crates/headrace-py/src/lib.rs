@@ -27,10 +27,17 @@ fn monotonic_ns() -> u64 {
     headrace_net::client_stream::monotonic_ns()
 }
 
+/// Closes every client connection: for the end of the process, so that no server goes on generating.
+#[pyfunction]
+fn close_connections(py: Python<'_>) {
+    py.detach(headrace_net::network::close_all);
+}
+
 #[pymodule(gil_used = true)]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(build_info, module)?)?;
     module.add_function(wrap_pyfunction!(monotonic_ns, module)?)?;
+    module.add_function(wrap_pyfunction!(close_connections, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_kinds, module)?)?;
     module.add_class::<bridge::Bridge>()?;
     module.add_class::<server::Server>()?;

@@ -31,7 +31,9 @@ impl Waiter {
     #[pyo3(signature = (timeout = None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let wait = timeout.map(|given| seconds("timeout", given)).transpose();
-        let deadline = wait.map_err(|error| errors::to_py(py, &error))?.map(|wait| Instant::now() + wait);
+        let deadline = wait.map_err(|error| errors::to_py(py, &error))?;
+        // What is further away than the clock can say is never.
+        let deadline = deadline.and_then(|wait| Instant::now().checked_add(wait));
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let step = left.map_or(SIGNAL_CHECK, |left| left.min(SIGNAL_CHECK));

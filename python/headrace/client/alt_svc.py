@@ -28,6 +28,9 @@ _ALTERNATIVE = re.compile(rf"""\s*([\w!#$%&'*+.^`|~-]+)="([^"]*)"((?:\s*;\s*\w+=
 _PARAMETER = re.compile(rf";\s*(\w+)=({_VALUE})")
 
 
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
 class Alternative(NamedTuple):
     host: str
     """Empty: the origin's own."""
@@ -50,8 +53,8 @@ def parse(value: str) -> list[Alternative] | None:
         host, _, port = authority.rpartition(":")
         given = dict(_PARAMETER.findall(parameters))
         age = given.get("ma", "").strip('"')
-        if protocol == "h3" and port.isdecimal() and 0 < int(port) < 65536:
-            max_age = float(age) if age.isdecimal() else DEFAULT_MAX_AGE_S
+        if protocol == "h3" and _PORT.fullmatch(port) and 0 < int(port) < 65536:
+            max_age = float(age[:12]) if age.isdecimal() else DEFAULT_MAX_AGE_S
             found.append(Alternative(host.strip("[]"), int(port), max_age))
         if position >= len(value):
             break
@@ -105,8 +108,9 @@ class AltSvcCache:
 
     def _read(self, path: Path) -> None:
         for entry in json.loads(path.read_text()):
-            key = (str(entry["host"]), int(entry["port"]))
-            self._entries[key] = (str(entry["to_host"]), int(entry["to_port"]), float(entry["until"]))
+            key, port = (str(entry["host"]), int(entry["port"])), int(entry["to_port"])
+            if 0 < port < 65536:
+                self._entries[key] = (str(entry["to_host"]), port, float(entry["until"]))
 
     def _write(self, path: Path) -> None:
         entries = [

@@ -6,6 +6,7 @@ read it from the socket. Python is woken for batches: `chunks()` yields everythi
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from headrace import _engine
 from headrace.client.origin import Origin
 from headrace.client.trust import Trust
 from headrace.client.waiting import Alarm
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.loop import bridge
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -28,7 +29,11 @@ IDLE_TIMEOUT_S = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 # What one answer may have unread before its server must wait: a few thousand tokens.
 STREAM_WINDOW = 1024 * 1024
-CONNECTION_WINDOW = 4 * 1024 * 1024
+# Of all answers of a connection: so much that those which nobody reads do not stop the others.
+CONNECTION_WINDOW = 128 * 1024 * 1024
+
+# A process that ends stops what is generated for it.
+atexit.register(_engine.close_connections)
 
 
 def config(
@@ -37,6 +42,8 @@ def config(
     keep_idle: float = KEEP_IDLE_S,
 ) -> _engine.ClientConfig:
     """The engine's configuration. Raises `ConfigError`."""
+    if keep_idle <= 0:
+        raise ConfigError(detail=f"keep_idle: expected more than 0 seconds, got {keep_idle!r}")
     kind, pem = trust.read()
     return _engine.ClientConfig(
         trust=kind,
@@ -189,7 +196,7 @@ class Response(Answer):
 
     def __init__(self, raw: _engine.Stream, timeout: float | None = None) -> None:
         super().__init__(raw)
-        self._alarm = Alarm(timeout)
+        self._timeout = timeout
 
     async def head(self) -> int:
         """Waits for the head; returns the status. Raises `StreamError`."""
@@ -198,11 +205,16 @@ class Response(Answer):
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
         """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
-        while not self._raw.ended:
-            if batch := self._raw.take():
-                yield [Chunk(*chunk) for chunk in batch]
-            else:
-                await self._alarm.wait(self._raw.wait_more(bridge()))
+        raw, alarm, here = self._raw, Alarm(self._timeout), bridge()
+        try:
+            while True:
+                if batch := raw.take():
+                    yield [Chunk(*chunk) for chunk in batch]
+                elif raw.ended:
+                    return
+                await alarm.over(raw.wait_more(here))
+        finally:
+            alarm.stop()
 
     async def read(self) -> bytes:
         """The whole body."""

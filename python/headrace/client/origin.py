@@ -23,7 +23,8 @@ class Origin(NamedTuple):
         try:
             url = urlsplit(text)
             if url.scheme == "https" and url.hostname:
-                return cls(url.hostname, url.port or 443)
+                host = url.hostname
+                return cls(host if host.isascii() else host.encode("idna").decode(), url.port or 443)
         except ValueError:
-            pass  # No port, or no address, is in it.
+            pass  # No port, no address, or no name is in it.
         raise ConfigError(detail=f"expected https://host or https://host:port, got {text!r}")

@@ -11,6 +11,7 @@ background (1 minute, then 2, 4, ... up to an hour).
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ speaks it (RFC 7838); or always, without TCP."""
 
 FIRST_PAUSE_S = 60.0
 MAX_PAUSE_S = 3600.0
+FRESH_S = 1.0
+"""An attempt that is older is begun anew for the next request, where there is nothing but HTTP/3."""
 MAX_SITES = 1000
 """Beyond this, what is known of origins without a connection is forgotten."""
 
@@ -73,23 +76,31 @@ class Pool:
         self._lock = threading.Lock()
         self._sites: dict[Origin, _Site] = {}
         self._is_closed = False
+        self._process = os.getpid()
 
     @property
     def may_use_tcp(self) -> bool:
         return self.http3 != "only"
 
-    def take(self, origin: Origin, connect_timeout: float | None) -> Lease | None:
-        """Raises `ClosedError` after `close()`."""
+    def take(self, origin: Origin, connect_timeout: float | None, is_patient: bool = False) -> Lease | None:
+        """`is_patient`: TCP failed, so an attempt that is under way is worth the whole `connect_timeout`.
+
+        Raises `ClosedError` after `close()`, `UsageError` after a fork.
+        """
+        self._check_process()
         with self._lock:
             site = self._site(origin)
             if best := self._best(site):
                 if self._wants_one_more(site, best):
                     self._begin(origin, site)
                 return Lease(best, is_open=True, wait=None)
+            if is_patient and site.attempt:
+                return Lease(site.attempt, is_open=False, wait=connect_timeout)
             return self._reach(origin, site, connect_timeout)
 
     def prewarm(self, origin: Origin) -> _engine.Connection:
         """The connection to an origin, begun if there is none. Raises `ClosedError` after `close()`."""
+        self._check_process()
         with self._lock:
             site = self._site(origin)
             return self._best(site) or site.attempt or self._begin(origin, site)
@@ -101,6 +112,7 @@ class Pool:
 
     def migrate(self) -> None:
         """Moves every open connection to a new socket."""
+        self._check_process()
         with self._lock:
             connections = [each for site in self._sites.values() for each in site.connections if each.is_open]
         for connection in connections:
@@ -108,12 +120,19 @@ class Pool:
 
     def close(self) -> None:
         """Closes all connections; streams on them end with an error."""
+        if self._process != os.getpid():
+            return  # They are the parent's.
         with self._lock:
             self._is_closed = True
             for site in self._sites.values():
                 for connection in [*site.connections, *filter(None, [site.attempt])]:
                     connection.close()
             self._sites.clear()
+
+    def _check_process(self) -> None:
+        """Before anything else: another thread may have held a lock when the process was forked."""
+        if self._process != os.getpid():
+            raise errors.make("misuse", "the process was forked; the child must make a client of its own")
 
     def _site(self, origin: Origin) -> _Site:
         if self._is_closed:
@@ -150,7 +169,11 @@ class Pool:
     def _reach(self, origin: Origin, site: _Site, connect_timeout: float | None) -> Lease | None:
         now = self._clock()
         if not self.may_use_tcp:
-            return Lease(site.attempt or self._begin(origin, site), is_open=False, wait=connect_timeout)
+            # QUIC sends its first packet less and less often: a server that has just come up would wait for
+            # it.
+            is_fresh = now - site.attempt_at < FRESH_S
+            attempt = site.attempt if site.attempt and is_fresh else self._begin(origin, site)
+            return Lease(attempt, is_open=False, wait=connect_timeout)
         if self.http3 == "alt-svc" and not self.alt_svc.find(origin):
             return None
         if site.attempt is None:

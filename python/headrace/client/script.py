@@ -24,6 +24,7 @@ MAX_REFUSALS = 3
 """How often a request that its server refused, untouched, is sent again."""
 
 
+LEAST_POOL_S = 0.01
 NO_TIMEOUTS = Timeouts(None, None, None, None)
 
 
@@ -70,6 +71,10 @@ class Outgoing:
     abandon_after: float | None = None
     """Seconds without a reader after which the answer is stopped."""
     trace: Callable[[str, dict[str, Any]], Any] | None = None
+    is_patient: bool = False
+    """TCP has failed: wait for an attempt that is under way."""
+    has_begun_body: bool = False
+    """A piece of the body was taken; it cannot be asked for again."""
 
 
 class Begun(NamedTuple):
@@ -88,9 +93,10 @@ Script = Generator[Step, Any, Begun | None]
 
 def request(pool: Pool, out: Outgoing) -> Script:
     """Raises `HeadraceError`s of side `server`; never after a byte of the answer was given away."""
+    _check_length(out)
     refusals = 0
     while True:
-        lease = pool.take(out.origin, out.timeouts.connect)
+        lease = pool.take(out.origin, out.timeouts.connect, out.is_patient)
         if lease is None:
             return None
         connection = lease.connection
@@ -115,7 +121,7 @@ def request(pool: Pool, out: Outgoing) -> Script:
             stream.stop()
             refusals += 1
             # On a connection that had died before, the stream was not even opened.
-            is_untouched = stream.stream_id is None
+            is_untouched = stream.stream_id is None and not out.has_begun_body
             is_refused = isinstance(error, errors.RefusedError) and out.body is not None
             if refusals > MAX_REFUSALS or not (is_untouched or is_refused):
                 raise
@@ -143,25 +149,43 @@ def _connect(pool: Pool, out: Outgoing, lease: Lease) -> Generator[Step, Any, bo
 
 def _send_body(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, None]:
     yield Wait(stream.wait_stream, out.timeouts.pool, "pool_timeout")
+    if stream.stream_id is None:
+        _ = stream.ended  # It has ended without credit, and raises why; no piece is taken.
     yield Trace("http3.send_request_body.started", {"stream_id": stream.stream_id})
     slices = None
     if out.body is not None:
         slices = iter([out.body[at : at + PIECE] for at in range(0, len(out.body), PIECE)])
     sent = 0
     while True:
+        out.has_begun_body = slices is None
         piece = next(slices, None) if slices else (yield NextPiece())
         if piece is None:
             break
         sent += len(piece)
         try:
-            yield Wait(partial(stream.send, data=piece), out.timeouts.write, "write_timeout")
+            yield Wait(partial(stream.send, data=bytes(piece)), out.timeouts.write, "write_timeout")
         except errors.ClosedError:
             return _why_closed(stream)
-    declared = next((value for name, value in out.headers if name == "content-length"), None)
-    if declared is not None and int(declared) != sent:
+    if (declared := _declared(out)) not in (None, sent):
         raise errors.make("body_incomplete", f"{sent} bytes of the {declared} that content-length promised")
     stream.finish()
     yield Trace("http3.send_request_body.complete", {"return_value": None})
+
+
+def _declared(out: Outgoing) -> int | None:
+    value = next((value for name, value in out.headers if name == "content-length"), None)
+    if value is not None and not (value.isascii() and value.isdecimal()):
+        raise errors.make("bad_request", f"content-length: {value!r} is no number")
+    return None if value is None else int(value)
+
+
+def _check_length(out: Outgoing) -> None:
+    """Of a body that is there whole."""
+    declared = _declared(out)
+    if out.body and declared not in (None, len(out.body)):
+        raise errors.make(
+            "body_incomplete", f"content-length is {declared}, the body has {len(out.body)} bytes"
+        )
 
 
 def _why_closed(stream: _engine.Stream) -> None:
@@ -190,7 +214,9 @@ def _head(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, tuple[i
 
 def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, Any, None]:
     """One wait in the usual case; the two timeouts are told apart only when the first has passed."""
-    pool, read = timeouts.pool, timeouts.read
+    # The stream's task needs a moment, also for credit that is there.
+    pool = None if timeouts.pool is None else max(timeouts.pool, LEAST_POOL_S)
+    read = timeouts.read
     first = min((limit for limit in (pool, read) if limit is not None), default=None)
     try:
         yield Wait(stream.wait_head, first, "read_timeout")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import ssl
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +22,7 @@ from headrace.client.origin import Origin
 from headrace.client.pool import Http3, Pool
 from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
-from headrace.client.trust import of_httpx, tcp_verify
+from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
 from headrace.client.waiting import Alarm, wait, wait_async
 from headrace.loop import bridge
 
@@ -97,8 +97,8 @@ class Core:
 
     def __init__(
         self,
-        verify: ssl.SSLContext | str | bool = True,
-        cert: str | tuple[str, ...] | None = None,
+        verify: Verify = True,
+        cert: Cert = None,
         *,
         http3: Http3 = "race",
         race_delay: float = 0.25,
@@ -122,6 +122,10 @@ class Core:
 
         Raises `ConfigError` for what cannot be honoured.
         """
+        if abandon_after is not None and abandon_after <= 0:
+            raise errors.ConfigError(
+                detail=f"abandon_after: expected more than 0 seconds, got {abandon_after!r}"
+            )
         if proxy is not None:
             raise errors.ConfigError(
                 detail="proxy: HTTP/3 goes through no proxy; for this one use httpx's own transport"
@@ -163,7 +167,7 @@ class Core:
         extensions = request.extensions
         return Outgoing(
             method=request.method,
-            origin=Origin(url.host, url.port or 443),
+            origin=_origin(url),
             target=extensions.get("target", url.raw_path).decode("latin-1"),
             headers=headers,
             authority=request.headers.get("host", ""),
@@ -187,7 +191,7 @@ class Core:
     def _note_alt_svc(self, request: Any, response: Any) -> None:
         """An answer over TCP may say that its origin speaks HTTP/3."""
         if request.url.scheme == "https" and (value := response.headers.get("alt-svc")):
-            self._pool.alt_svc.note((request.url.host, request.url.port or 443), value)
+            self._pool.alt_svc.note(_origin(request.url), value)
 
     def migrate(self) -> None:
         """Moves all HTTP/3 connections to new sockets; streams go on.
@@ -198,6 +202,11 @@ class Core:
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__qualname__} http3={self._pool.http3}>"
+
+
+def _origin(url: Any) -> Origin:
+    """The name as DNS and TLS have it: in ASCII (IDNA), without the brackets of an IPv6 address."""
+    return Origin(url.raw_host.decode("ascii").strip("[]"), url.port or 443)
 
 
 @contextlib.contextmanager
@@ -225,7 +234,14 @@ class SyncCore(Core):
             begun = self._begin(out)
             if begun is not None:
                 return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
-        response = self._tcp.handle_request(request)
+        try:
+            response = self._tcp.handle_request(request)
+        except self.family.ConnectError:
+            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
+            # succeed.
+            if out is None or (begun := self._begin(replace(out, is_patient=True))) is None:
+                raise
+            return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
         self._note_alt_svc(request, response)
         return response
 
@@ -260,7 +276,14 @@ class AsyncCore(Core):
             begun = await self._begin(out)
             if begun is not None:
                 return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
-        response = await self._tcp.handle_async_request(request)
+        try:
+            response = await self._tcp.handle_async_request(request)
+        except self.family.ConnectError:
+            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
+            # succeed.
+            if out is None or (begun := await self._begin(replace(out, is_patient=True))) is None:
+                raise
+            return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
         self._note_alt_svc(request, response)
         return response
 
@@ -316,7 +339,8 @@ class AsyncBody:
         self._timeout = timeout
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        stream, alarm = self._stream, Alarm(self._timeout)
+        # The bridge is taken once: asking for the running loop costs a system call.
+        stream, alarm, here = self._stream, Alarm(self._timeout), bridge()
         try:
             with translated(self.family):
                 while True:
@@ -324,8 +348,7 @@ class AsyncBody:
                         yield data
                     elif stream.ended:
                         return
-                    else:
-                        await alarm.wait(stream.wait_more(bridge()))
+                    await alarm.over(stream.wait_more(here))
         finally:
             alarm.stop()
 

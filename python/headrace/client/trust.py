@@ -7,6 +7,7 @@ TLS is rustls: only what can be read out of a context again can be honoured.
 
 from __future__ import annotations
 
+import os
 import ssl
 import warnings
 from dataclasses import dataclass
@@ -43,7 +44,13 @@ class Trust:
         return _text(certificate, "the client's certificate file"), _text(key, "the client's key file")
 
 
-def of_httpx(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, ...] | None) -> Trust:
+Verify = ssl.SSLContext | str | os.PathLike[str] | bool
+Cert = str | tuple[str, ...] | None
+
+
+def of_httpx(
+    verify: ssl.SSLContext | str | os.PathLike[str] | bool, cert: str | tuple[str, ...] | None
+) -> Trust:
     """From the arguments that httpx and httpx2 have.
 
     `verify`: `True`, `False` (warns), the path of a CA file, or an `ssl.SSLContext` without what only OpenSSL
@@ -71,13 +78,11 @@ def of_httpx(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, ...] | 
     return Trust(ca_pem=_text(file, "verify"), identity=identity)
 
 
-def tcp_verify(
-    verify: ssl.SSLContext | str | bool, cert: str | tuple[str, ...] | None
-) -> ssl.SSLContext | bool:
+def tcp_verify(verify: Verify, cert: Cert) -> ssl.SSLContext | bool:
     """The same for the family's own transport."""
     if isinstance(verify, ssl.SSLContext) or (cert is None and isinstance(verify, bool)):
         return verify
-    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else os.fspath(verify))
     if verify is False:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if cert is not None:
@@ -101,7 +106,10 @@ def _of_context(context: ssl.SSLContext, identity: tuple[Path, Path] | None) -> 
                 detail=f"verify: a context {what} cannot be honoured over HTTP/3; give a CA file"
             )
     roots = context.get_ca_certs(binary_form=True)
-    # Without roots of its own it has the system's folder, which OpenSSL reads when it needs it.
+    if not roots or context.cert_store_stats()["x509"] != len(roots):
+        # A folder that OpenSSL reads when it needs it, or certificates that are no CA's: rustls would trust
+        # others.
+        raise ConfigError(detail="verify: what this context trusts cannot be read out of it; give a CA file")
     pem = "".join(ssl.DER_cert_to_PEM_cert(root) for root in roots)
     return Trust(ca_pem=pem, identity=identity)
 

@@ -7,6 +7,7 @@ many seconds, the error of the kind that was asked for.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ Start = Callable[[_engine.Bridge | None], Any]
 def wait(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
     """On the calling thread. `patience`: the seconds that the error names, when they are not these."""
     try:
-        return start(None).result(seconds)
+        return start(None).result(None if seconds == math.inf else seconds)
     except TimeoutError as error:
         raise _late(error, patience or seconds, slug) from None
 
@@ -48,16 +49,14 @@ class Alarm:
         self._future: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait(self, future: asyncio.Future[None]) -> None:
+    def over(self, future: asyncio.Future[None]) -> asyncio.Future[None]:
+        """The future itself, which fails when it is not done in time."""
         if self._timeout is not None:
             loop = future.get_loop()
             self._future, self._due = future, loop.time() + self._timeout
             if self._timer is None:
                 self._timer = loop.call_at(self._due, self._ring, loop)
-        try:
-            await future
-        finally:
-            self._future = None
+        return future
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None

@@ -144,18 +144,46 @@ pub fn decode_request(section: &[u8], max_size: usize) -> Result<RequestHead, He
         (None, Some(host)) => host.to_owned(),
         (None, None) => return Err(missing),
     };
-    if authority.is_empty() || authority.contains(['@', '/', ' ']) {
+    if !is_authority(&authority) {
         return Err(HeadError::Http3(malformed(":authority")));
     }
-    let is_asterisk = path == "*" && method == Method::OPTIONS;
-    if !(path.starts_with('/') || is_asterisk)
-        || !path.bytes().all(|byte| (0x21..0x7f).contains(&byte) && byte != b'#')
-    {
+    if !is_path(&path, &method) {
         return Err(HeadError::Http3(malformed(":path")));
     }
     let mut headers = section.headers;
     headers.remove(HOST);
     Ok(RequestHead { method, scheme, authority, path, headers })
+}
+
+/// Whether a request that somebody wants to send may be sent: what `decode_request` would refuse must not leave.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_request(head: &RequestHead) -> Result<(), String> {
+    if head.method == Method::CONNECT {
+        return Err("CONNECT cannot be sent".to_owned());
+    }
+    if !is_authority(&head.authority) {
+        return Err(format!("{:?} is no host and port", head.authority));
+    }
+    if !is_path(&head.path, &head.method) {
+        return Err(format!("{:?} is no path; what is not ASCII, or a space, must be %-encoded", head.path));
+    }
+    for (name, value) in &head.headers {
+        if name == HOST || fields::is_connection_specific(name.as_str(), value.as_bytes()) {
+            return Err(format!("{name} has no place in HTTP/3 (RFC 9114 §4.2)"));
+        }
+    }
+    Ok(())
+}
+
+fn is_authority(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| (0x21..0x7f).contains(&byte) && !b"@/?#\\".contains(&byte))
+}
+
+fn is_path(text: &str, method: &Method) -> bool {
+    (text.starts_with('/') || text == "*" && method == Method::OPTIONS)
+        && text.bytes().all(|byte| (0x21..0x7f).contains(&byte) && byte != b'#')
 }
 
 /// Reads an answer's head, interim ones too.
