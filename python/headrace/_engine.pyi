@@ -68,6 +68,9 @@ class Server:
     def start(config_json: str, bridge: Bridge, on_exchange: Callable[[Exchange], None]) -> Server:
         """Binds, and starts the workers. Raises `ConfigError`."""
 
+    def set_certificate(self, certificate_pem: str, key_pem: str) -> None:
+        """Shows another certificate from the next connection on. Raises `ConfigError`."""
+
     @property
     def address(self) -> tuple[str, int]: ...
     @property

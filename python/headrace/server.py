@@ -47,6 +47,14 @@ class Server:
         """IP address and port, UDP and TCP."""
         return self.engine.address
 
+    def set_certificate(self, certificate_pem: str, key_pem: str) -> None:
+        """Shows another certificate (the texts) from the next connection on; those that are there do not
+        notice.
+
+        Raises `ConfigError`; the one before stays.
+        """
+        self.engine.set_certificate(certificate_pem, key_pem)
+
     def snapshot(self) -> dict[str, int]:
         """Gauges and counts of the engine."""
         return dict(self.engine.snapshot())

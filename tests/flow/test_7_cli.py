@@ -58,12 +58,17 @@ class Serving:
         command = [*HEADRACE, "serve", "--port", "0", "--log-format", "json", *arguments]
         self.process = subprocess.Popen(command, env=env, cwd=cwd, stderr=subprocess.PIPE, text=True)
         self.lines: list[dict[str, object]] = []
-        while not self.lines or self.lines[-1].get("event") != "ready":
-            assert self.process.stderr is not None
+        self.url = f"https://localhost:{self.wait_for('event', 'ready')['port']}"
+
+    def wait_for(self, field: str, text: str) -> dict[str, object]:
+        """Reads on until a line's field contains the text; returns the line."""
+        assert self.process.stderr is not None
+        while True:
             line = self.process.stderr.readline()
             assert line, f"it ended: {self.lines}"
             self.lines.append(json.loads(line))
-        self.url = f"https://localhost:{self.lines[-1]['port']}"
+            if text in str(self.lines[-1].get(field)):
+                return self.lines[-1]
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, object]]]:
         self.process.send_signal(number)
@@ -96,6 +101,23 @@ def test_serve_ends_cleanly_by_a_signal(number: int, serving: Serving) -> None:
     status, log = serving.end(number)
     assert status == 0
     assert log[-1]["message"] == "closed; no answer was cut"
+
+
+def test_sighup_reads_the_configuration_again(source_url: str, home: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    upstream = f'[[upstreams]]\nurl = "{source_url}"\nmodels = ["{{}}"]\n'
+    file.write_text(upstream.format("before"))
+    serving = Serving([], home, tmp_path)
+    try:
+        file.write_text("[limits]\nmax_head = 4096\n")
+        serving.process.send_signal(signal.SIGHUP)
+        assert "limits.max_head" in str(serving.wait_for("message", "nothing was changed"))
+        file.write_text(upstream.format("after") + "[limits]\nmax_head_bytes = 4096\n")
+        serving.process.send_signal(signal.SIGHUP)
+        assert "limits" in str(serving.wait_for("message", "from the next start on"))
+        assert serving.wait_for("event", "ready")["models"] == ["after"]
+    finally:
+        serving.end()
 
 
 def test_chat_prints_tokens_to_its_output_and_figures_beside(

@@ -15,6 +15,7 @@ use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use ring::hmac;
+use tokio::sync::watch;
 
 use crate::config::{Congestion, ServerConfig as Config};
 use crate::http3_connection;
@@ -22,6 +23,7 @@ use crate::http3_stream::stream_code;
 use crate::listener::WorkerCids;
 use crate::server::{Phase, Worker};
 use crate::socket::{Doors, WorkerSocket};
+use crate::tls::ServerTls;
 
 /// Control, QPACK encoder, QPACK decoder, and a few reserved ones.
 const MAX_UNI_STREAMS: u32 = 8;
@@ -53,10 +55,11 @@ pub async fn serve(
     worker: Arc<Worker>,
     socket: UdpSocket,
     doors: Doors,
-    tls: Arc<QuicServerConfig>,
+    mut tls: watch::Receiver<ServerTls>,
     keys: Keys,
 ) {
-    let endpoint = match endpoint(&worker, socket, doors, tls, &keys) {
+    let first = tls.borrow_and_update().quic.clone();
+    let endpoint = match endpoint(&worker, socket, doors, first, &keys) {
         Ok(endpoint) => endpoint,
         // The socket is bound already; only a runtime that cannot watch it is left to fail.
         Err(_) => return,
@@ -68,6 +71,10 @@ pub async fn serve(
                 Some(incoming) => admit(&worker, incoming),
                 None => break,
             },
+            Ok(()) = tls.changed() => {
+                let next = tls.borrow_and_update().quic.clone();
+                endpoint.set_server_config(Some(server_config(&worker, next, &keys)));
+            }
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
         }
     }
@@ -117,10 +124,16 @@ fn endpoint(
     tls: Arc<QuicServerConfig>,
     keys: &Keys,
 ) -> std::io::Result<Endpoint> {
-    let limits = &worker.config.limits;
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &keys.reset)));
     let (number, workers) = (worker.number, worker.config.workers);
     config.cid_generator(move || Box::new(WorkerCids { worker: number, workers }));
+    let socket = Arc::new(WorkerSocket::new(socket, number, doors)?);
+    let server = server_config(worker, tls, keys);
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
+}
+
+fn server_config(worker: &Worker, tls: Arc<QuicServerConfig>, keys: &Keys) -> ServerConfig {
+    let limits = &worker.config.limits;
     let token_key = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&keys.token);
     let mut server = ServerConfig::new(tls, Arc::new(token_key));
     server
@@ -129,8 +142,7 @@ fn endpoint(
         .incoming_buffer_size(limits.handshake_buffer_bytes)
         .incoming_buffer_size_total(limits.handshake_buffer_bytes * limits.max_handshakes as u64)
         .migration(true);
-    let socket = Arc::new(WorkerSocket::new(socket, number, doors)?);
-    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
+    server
 }
 
 fn transport(config: &Config) -> TransportConfig {

@@ -164,6 +164,7 @@ pub struct Server {
     threads: Threads,
     runtime: tokio::runtime::Handle,
     is_steered: bool,
+    tls: watch::Sender<ServerTls>,
 }
 
 impl Server {
@@ -181,6 +182,7 @@ impl Server {
             && sockets
                 .last()
                 .is_some_and(|last| listener::attach_steering(&last.udp, config.workers).is_ok());
+        let (tls, tls_receiver) = watch::channel(tls);
         let (phase, phase_receiver) = watch::channel(Phase::Running);
         let shared = Arc::new(Shared {
             handler,
@@ -208,7 +210,7 @@ impl Server {
                 .build()
                 .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
             handles.push(runtime.handle().clone());
-            let parts = Parts { sockets, doors, tls: tls.clone(), keys: keys.clone() };
+            let parts = Parts { sockets, doors, tls: tls_receiver.clone(), keys: keys.clone() };
             let for_thread = worker.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("headrace-{number}"))
@@ -219,7 +221,16 @@ impl Server {
         }
         let runtime = handles.swap_remove(0);
         let threads = Arc::new(Mutex::new(threads));
-        Ok(Self { address, shared, workers, phase, threads, runtime, is_steered })
+        Ok(Self { address, shared, workers, phase, threads, runtime, is_steered, tls })
+    }
+
+    /// Shows another certificate from the next connection on; those that are there do not notice.
+    ///
+    /// # Errors
+    /// [`Kind::Config`]; the one before stays.
+    pub fn set_certificate(&self, certificate_pem: &str, key_pem: &str) -> Result<(), Error> {
+        self.tls.send_replace(tls::server(certificate_pem, key_pem)?);
+        Ok(())
     }
 
     /// Whether the kernel delivers by connection ID (see `listener.rs`).
@@ -325,14 +336,14 @@ async fn fetch(
 struct Parts {
     sockets: Sockets,
     doors: Doors,
-    tls: ServerTls,
+    tls: watch::Receiver<ServerTls>,
     keys: http3_listener::Keys,
 }
 
 async fn run_worker(worker: Arc<Worker>, parts: Parts) {
     let Parts { sockets, doors, tls, keys } = parts;
-    let quic = http3_listener::serve(worker.clone(), sockets.udp, doors, tls.quic, keys);
-    let tcp = tcp_connection::serve(worker.clone(), sockets.tcp, tls.tcp);
+    let quic = http3_listener::serve(worker.clone(), sockets.udp, doors, tls.clone(), keys);
+    let tcp = tcp_connection::serve(worker.clone(), sockets.tcp, tls);
     let sweep = async {
         let mut phase = worker.shared.phase.clone();
         loop {

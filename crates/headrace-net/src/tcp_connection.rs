@@ -23,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -31,6 +32,7 @@ use crate::exchange::{self, Request};
 use crate::request_body::{RequestBody, Source};
 use crate::server::{Phase, Worker};
 use crate::tcp_stream::{self, Body, Connection};
+use crate::tls::ServerTls;
 
 /// After accept() failed for want of descriptors: some must be given back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -42,14 +44,13 @@ const SEND_BUFFER: usize = 64 * 1024;
 const MIN_HEAD_BUFFER: usize = 8 * 1024;
 
 /// Accepts connections until the server closes.
-pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: Arc<rustls::ServerConfig>) {
+pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: watch::Receiver<ServerTls>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
-    let acceptor = TlsAcceptor::from(tls);
     let mut phase = worker.shared.phase.clone();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, client)) => admit(&worker, &acceptor, stream, client),
+                Ok((stream, client)) => admit(&worker, &tls, stream, client),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
             _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
@@ -60,13 +61,13 @@ pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: Arc<rustls::Se
     tokio::time::sleep(CLOSE_TIME.min(Duration::from_millis(50))).await;
 }
 
-fn admit(worker: &Arc<Worker>, acceptor: &TlsAcceptor, stream: TcpStream, client: SocketAddr) {
+fn admit(worker: &Arc<Worker>, tls: &watch::Receiver<ServerTls>, stream: TcpStream, client: SocketAddr) {
     let limits = &worker.config.limits;
     let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else { return };
     let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
         return;
     };
-    let (worker, acceptor) = (worker.clone(), acceptor.clone());
+    let (worker, acceptor) = (worker.clone(), TlsAcceptor::from(tls.borrow().tcp.clone()));
     tokio::spawn(async move {
         let _ = stream.set_nodelay(true);
         let accepted =

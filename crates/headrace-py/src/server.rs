@@ -84,6 +84,11 @@ impl Server {
         }
     }
 
+    /// Shows another certificate (PEM texts) from the next connection on.
+    fn set_certificate(&self, py: Python<'_>, certificate_pem: &str, key_pem: &str) -> PyResult<()> {
+        self.inner.set_certificate(certificate_pem, key_pem).map_err(|error| errors::to_py(py, &error))
+    }
+
     #[getter]
     fn address(&self) -> (String, u16) {
         (self.inner.address.ip().to_string(), self.inner.address.port())

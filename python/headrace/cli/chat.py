@@ -147,7 +147,7 @@ class Talk:
         from headrace.client.events import EventReader
 
         self.messages.append({"role": "user", "content": question})
-        if self.connection._raw.is_closed:
+        if not self.connection.is_open:
             await self.open(self.model)
         body = {"model": self.model, "messages": self.messages, "max_tokens": self.max_tokens, "stream": True}
         timing, reader, text = Timing(time.monotonic_ns()), EventReader(), ""

@@ -6,10 +6,17 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.config import Config
+    from headrace.gateway import Gateway
 
 log = logging.getLogger("headrace.serve")
 
@@ -59,22 +66,25 @@ def serve(
     from headrace.observe.log import set_up
 
     set_up(loaded.log)
-    raise typer.Exit(asyncio.run(run(loaded)))
+    raise typer.Exit(asyncio.run(run(loaded, lambda: load(config, given))))
 
 
-async def run(config: Any) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit status. A second signal ends at once."""
+async def run(config: Config, read_again: Callable[[], Config]) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit status. A second signal ends at once. SIGHUP reads the
+    configuration and the certificate again."""
     from headrace.gateway import Gateway
 
-    stop, stop_now = asyncio.Event(), asyncio.Event()
-    _watch_signals(stop, stop_now)
+    stop, stop_now, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    _watch_signals(stop, stop_now, hang_up)
     certificate_pem, key_pem = _certificate(config)
     async with contextlib.AsyncExitStack() as stack:
         if not config.upstreams:
             config = await _with_local_model(config, stack)
         gateway = await stack.enter_async_context(Gateway(config, certificate_pem, key_pem))
         _announce(gateway)
+        reloading = asyncio.create_task(_reload_on(hang_up, gateway, read_again))
         await stop.wait()
+        reloading.cancel()
         running = gateway.server.snapshot()["exchanges"]
         log.info("going away: %d answers run on for at most %g s", running, config.timeouts.drain_s)
         drained = asyncio.create_task(gateway.drain())
@@ -90,20 +100,40 @@ async def run(config: Any) -> int:
         return 1 if cut else 0
 
 
-def _watch_signals(stop: asyncio.Event, stop_now: asyncio.Event) -> None:
+async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Callable[[], Config]) -> None:
+    while True:
+        await hang_up.wait()
+        hang_up.clear()
+        try:
+            config = read_again()
+            if not config.upstreams:
+                # The local model was started with the process.
+                config = config.model_copy(update={"upstreams": gateway.config.upstreams})
+            later = await gateway.reload(config, *_certificate(config))
+        except HeadraceError as error:
+            log.error("SIGHUP: nothing was changed: %s", error)
+            continue
+        log.info("SIGHUP: the configuration and the certificate were read again")
+        if later:
+            log.warning("SIGHUP: changes of %s hold from the next start on", ", ".join(later))
+        _announce(gateway)
+
+
+def _watch_signals(stop: asyncio.Event, stop_now: asyncio.Event, hang_up: asyncio.Event) -> None:
     def handle() -> None:
         (stop_now if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle)
+    loop.add_signal_handler(signal.SIGHUP, hang_up.set)
 
 
-def _certificate(config: Any) -> tuple[str, str]:
+def _certificate(config: Config) -> tuple[str, str]:
     from headrace import dev_certificate
     from headrace.config import read_text
 
-    if config.tls.certificate:
+    if config.tls.certificate and config.tls.key:
         certificate = read_text(config.tls.certificate, "tls.certificate")
         return certificate, read_text(config.tls.key, "tls.key")
     made, is_new = dev_certificate.ensure()
@@ -115,7 +145,7 @@ def _certificate(config: Any) -> tuple[str, str]:
     return made.chain_pem, made.key_pem
 
 
-async def _with_local_model(config: Any, stack: contextlib.AsyncExitStack) -> Any:
+async def _with_local_model(config: Config, stack: contextlib.AsyncExitStack) -> Config:
     from headrace import dev_certificate
     from headrace.engines import local
 
@@ -143,7 +173,7 @@ async def _with_local_model(config: Any, stack: contextlib.AsyncExitStack) -> An
     return config.model_copy(update={"upstreams": [served.as_upstream()]})
 
 
-def _announce(gateway: Any) -> None:
+def _announce(gateway: Gateway) -> None:
     host, port = gateway.server.address
     shown = f"[{host}]" if ":" in host else host
     models = sorted({model for upstream in gateway.upstreams.all for model in upstream.models})

@@ -114,6 +114,10 @@ class Connection:
         `path_changes`, ..."""
         return dict(self._raw.stats())
 
+    @property
+    def is_open(self) -> bool:
+        return self._raw.is_open
+
     def migrate(self) -> None:
         """Moves to a new socket, and so to whatever path the system prefers now; streams go on.
 

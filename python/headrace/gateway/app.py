@@ -133,6 +133,26 @@ class Gateway:
         await first_round.wait()
         self.is_started = True
 
+    async def reload(self, config: Config, certificate_pem: str, key_pem: str) -> list[str]:
+        """Takes another configuration and certificate; running answers do not notice.
+
+        Returns the sections that have changed and hold only from the next start on. Raises `ConfigError`;
+        then all stays as it was.
+        """
+        self.server.set_certificate(certificate_pem, key_pem)
+        later = [name for name in STARTED_WITH if getattr(config, name) != getattr(self.config, name)]
+        kept = {name: getattr(self.config, name) for name in STARTED_WITH}
+        upstreams = Upstreams(config.upstreams, self.upstreams)
+        first_round = asyncio.Event()
+        watch = asyncio.create_task(upstreams.watch(self.server.engine, first_round.set))
+        await first_round.wait()
+        if self._watch:
+            self._watch.cancel()
+        self._watch, self.upstreams = watch, upstreams
+        self.config = config.model_copy(update=kept)
+        self.keys, self.access = Keys(config.auth), Access(config.log)
+        return later
+
     async def drain(self) -> int:
         """Lets running answers end; returns how many were cut after `timeouts.drain_s`."""
         self.is_draining = True
@@ -156,6 +176,9 @@ class Gateway:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+
+STARTED_WITH = ("listen", "limits", "timeouts", "pool", "local")
+"""Sections that the engine, or the local model, was started with."""
 
 UNREACHABLE = {"upstream_resolve", "upstream_connect", "upstream_connect_timeout", "upstream_tls"}
 """Failures that say that the upstream itself is unwell, not one answer of it."""

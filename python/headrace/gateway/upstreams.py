@@ -120,8 +120,15 @@ def make(config: UpstreamConfig) -> Upstream:
 class Upstreams:
     """All of them."""
 
-    def __init__(self, configs: list[UpstreamConfig]) -> None:
-        self.all = [make(config) for config in configs]
+    def __init__(self, configs: list[UpstreamConfig], before: Upstreams | None = None) -> None:
+        """`before`: those of the configuration before; one that has not changed stays what it is."""
+        known = before.all if before else []
+
+        def kept(made: Upstream) -> Upstream:
+            same = (old for old in known if (old.config, old.api_key) == (made.config, made.api_key))
+            return next(same, made)
+
+        self.all: list[Upstream] = [kept(make(config)) for config in configs]
         self._turn = 0
 
     def candidates(self, path: str, model: str | None) -> list[Upstream]:
