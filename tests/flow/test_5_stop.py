@@ -171,3 +171,29 @@ async def test_a_client_that_vanishes_is_lost_and_frees_its_slot(source: Source,
         peer._quic.datagrams_to_send = lambda now: []  # type: ignore[method-assign]
         await eventually(lambda: source.runs[0].aborted_ns)
         await eventually(lambda: gateway.server.snapshot()["connections"] == 0)
+
+
+async def test_who_leaves_after_the_last_event_was_not_cut_short(
+    start: Start, dial: Dial, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenAI's SDK closes at `[DONE]`, which may be before the body's end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if b"GET" not in request:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(head + b"9\r\ndata: 1\n\n\r\n" + b"e\r\ndata: [DONE]\n\n\r\n")
+            await reader.read()
+        writer.close()
+
+    model = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with Source() as source:
+        source_like = {"url": f"http://127.0.0.1:{model.sockets[0].getsockname()[1]}", "models": ["scripted"]}
+        gateway = await start(source, upstreams=[source_like], log={"access": True})
+        caplog.set_level("INFO", logger="headrace.access")
+        response = (await dial(gateway)).request("POST", PATH, JSON, script())
+        await eventually(lambda: len(response.arrivals) == 2)
+        response.stop()
+        await eventually(lambda: gateway.server.snapshot()["exchanges"] == 0)
+        await eventually(lambda: any("done" in record.getMessage() for record in caplog.records))
+    model.close()

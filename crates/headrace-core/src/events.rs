@@ -64,6 +64,13 @@ impl Unit<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The event by which OpenAI-style servers say that the answer is over, before its body ends.
+    pub fn is_done_mark(&self) -> bool {
+        const MARK: &[u8] = b"data: [DONE]";
+        let (from_held, from_fresh) = MARK.split_at(self.held.len().min(MARK.len()));
+        self.is_event && self.held.starts_with(from_held) && self.fresh.starts_with(from_fresh)
+    }
 }
 
 enum Scan {
@@ -193,6 +200,18 @@ fn json_string(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mark_of_the_end_is_known_however_it_was_cut() {
+        let mark = b"data: [DONE]\n\n";
+        for at in 0..mark.len() {
+            let (held, fresh) = mark.split_at(at);
+            assert!(Unit { held, fresh, is_event: true }.is_done_mark());
+        }
+        for other in [&b"data: [DON"[..], b"data: {}\n\n", b"", b": [DONE]"] {
+            assert!(!Unit { held: b"", fresh: other, is_event: true }.is_done_mark());
+        }
+    }
 
     /// Feeds `parts` and returns (bytes, is_event) of each unit, and what was left at the end.
     fn split(framing: Framing, parts: &[&[u8]]) -> Vec<(String, bool)> {

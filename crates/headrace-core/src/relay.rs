@@ -10,6 +10,7 @@
 //!   end, or a reset. Nothing that was cut ever looks complete.
 //! * *Stop* and *lost* end everything at once, in every state: what is still queued is dropped, the upstream
 //!   is closed, and it is never reused.
+//! * Who leaves after the answer's own last event was not cut short.
 //! * An upstream connection goes back to the pool only after an end that its own framing declared.
 
 use State::*;
@@ -49,6 +50,9 @@ pub enum Input {
     Stopped,
     /// The client's connection is gone.
     Lost,
+    /// The client left, by a stop or with its connection, after the event that says that the answer is over
+    /// (`data: [DONE]`): it had all of it. OpenAI's SDK does so.
+    Left,
     /// The handler gave up: it was cancelled, or it reset the exchange.
     Abandoned,
 }
@@ -112,7 +116,10 @@ pub const TABLE: &[Row] = &[
     (Streaming, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),
     (Streaming, Input::Lost, Ended, &[CloseUpstream, Reset], Some(Cause::Lost)),
     (Streaming, Input::Abandoned, Ended, &[CloseUpstream, Reset], Some(Cause::Abandoned)),
+    (Streaming, Input::Left, Ended, &[CloseUpstream, Reset], Some(Cause::Done)),
     (Finishing, Input::Flushed, Ended, &[Finish], None),
+    (Finishing, Input::Left, Ended, &[Reset], Some(Cause::Done)),
+    (Failing, Input::Left, Ended, &[Reset], None),
     (Finishing, Input::Stalled, Ended, &[Reset], Some(Cause::Timeout)),
     (Finishing, Input::Stopped, Ended, &[Reset], Some(Cause::Stopped)),
     (Finishing, Input::Lost, Ended, &[Reset], Some(Cause::Lost)),

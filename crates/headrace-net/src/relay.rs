@@ -64,11 +64,15 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
         answer: None,
         trailers: None,
         has_length: false,
+        is_said: false,
         sides,
         request,
     };
     let mut input = job.wait().await;
     loop {
+        if job.is_said && matches!(input, Input::Stopped | Input::Lost) {
+            input = Input::Left;
+        }
         job.act(input).await;
         input = match job.machine.state() {
             headrace_core::relay::State::Streaming => job.stream().await,
@@ -93,6 +97,8 @@ struct Job<'a> {
     trailers: Option<HeaderMap>,
     /// The head announced how long the body is: nothing may be added to it.
     has_length: bool,
+    /// The event that says that the answer is over was handed on.
+    is_said: bool,
     sides: Sides<'a>,
     request: RelayRequest,
 }
@@ -189,12 +195,13 @@ impl Job<'_> {
         body: &mut AnswerBody,
         watch: &mut Watch,
     ) -> Poll<Result<bool, Error>> {
-        let Job { splitter, report, sides, .. } = self;
+        let Job { splitter, report, sides, is_said, .. } = self;
         let (mut events, mut bytes) = (0, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
             splitter.handle_data(data, |unit| {
                 events += u64::from(unit.is_event);
+                *is_said |= unit.is_done_mark();
                 sides.down.queue_data(&unit);
             });
         });
@@ -327,7 +334,7 @@ impl Job<'_> {
             }
         }
         let kind = match input {
-            Input::Stopped | Input::Lost => Kind::Stopped,
+            Input::Stopped | Input::Lost | Input::Left => Kind::Stopped,
             _ => Kind::Internal,
         };
         self.sides.down.reset(kind.h3_code());
