@@ -187,6 +187,45 @@ def quantiles(values: dict[str, float]) -> str:
     return " | ".join(f"{values[name]:.3f}" for name in ("p50", "p90", "p99", "max"))
 
 
+def soak(result: dict[str, Any]) -> str:
+    rows = "".join(
+        f"| {state['requests']} | {state['private_mb']:.1f} | {state['descriptors']} | {state['objects']} |\n"
+        for state in result["states"]
+    )
+    before, after = result["gateway_mb"]
+    return (
+        "## Whether a client leaks\n\n"
+        "Requests by one transport in httpx2, every twentieth of them stopped; counted after a warm-up of 5,000.\n"
+        f"The gateway's private memory: {before:.1f} MB before, {after:.1f} MB after.\n\n"
+        "| requests | private memory, MB | descriptors | Python objects |\n|---|---|---|---|\n"
+        f"{rows}"
+    )
+
+
+def fallback(result: dict[str, Any]) -> str:
+    first, second = result["first_ms"], result["second_ms"]
+    return (
+        "## A network that drops UDP\n\n"
+        "Two network namespaces, UDP dropped on the server's side. A fresh client of httpx2's own over TCP, and a\n"
+        f"fresh one that tries HTTP/3 first (the default), {result['rounds']} times each by turns; medians.\n\n"
+        "| ms | TCP alone | HTTP/3 first | added |\n|---|---|---|---|\n"
+        f"| first request | {first['tcp']:.1f} | {first['race']:.1f} | {result['added_to_the_first_ms']:.1f} |\n"
+        f"| second request | {second['tcp']:.1f} | {second['race']:.1f} | {result['added_to_the_second_ms']:.1f} |\n"
+    )
+
+
+def move(result: dict[str, Any]) -> str:
+    return (
+        "## A walk from one network to another\n\n"
+        "Two network namespaces joined by two links. While an answer streams, a token each 20 ms, the route changes\n"
+        "from one link to the other and the link that was left goes down; the client is told nothing and follows the\n"
+        f"system's routes. {result['walks']} walks on one connection, every event of every answer arrived. The links\n"
+        "have no delay of their own, so this is what headrace and the kernel take; a real path adds its round trip.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| longest gap of a walk (20 ms of it are the tokens') | {quantiles(result['longest_gap_ms'])} |\n"
+    )
+
+
 SECTIONS = {
     "tokens": tokens,
     "stop": stop,
@@ -194,6 +233,9 @@ SECTIONS = {
     "memory": memory,
     "relay_cpu": relay_cpu,
     "client": client,
+    "soak": soak,
+    "fallback": fallback,
+    "move": move,
 }
 
 if __name__ == "__main__":
