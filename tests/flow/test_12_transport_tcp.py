@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -200,3 +201,16 @@ async def test_the_clients_own_certificate_is_shown(
         async with family.AsyncClient(transport=ours.AsyncTransport(str(ca_file), http3="only")) as client:
             with pytest.raises(family.ConnectError, match="TLS handshake"):
                 await client.post(f"{proxy.origin}/v1/x", json=BODY)
+
+
+@each_family
+async def test_an_address_that_does_not_answer_does_not_keep_the_other_from_it(
+    gateway: Gateway, ca_file: Path, family: Any, ours: Any
+) -> None:
+    """`localhost` is two addresses on most machines; over IPv6 nobody answers here (RFC 8305)."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as mute:
+        mute.bind(("::1", port_of(gateway)))
+        transport = ours.AsyncTransport(str(ca_file), http3="only")
+        async with family.AsyncClient(transport=transport) as client:
+            response = await client.get(f"https://localhost:{port_of(gateway)}/healthz")
+        assert response.extensions["network_stream"].get_extra_info("server_addr")[0] == "127.0.0.1"

@@ -53,6 +53,8 @@ class Stats:
     """`response.extensions["headrace"]`: what the transport knows of an answer."""
 
     protocol = "HTTP/3"
+    is_early_data = False
+    """0-RTT data is not sent yet."""
 
     def __init__(self, begun: Begun) -> None:
         self._begun = begun
