@@ -104,7 +104,8 @@ def memory(result: dict[str, Any]) -> str:
     return (
         "## Memory\n\n"
         "Private memory of the proxy's process: idle, for each further connection, and for each stream that has\n"
-        f"begun and waits for its next token ({result['streams']} streams on 20 connections).\n\n"
+        f"begun and waits for its next token ({result['streams']} streams on 20 connections, 100\n"
+        "allowed on each).\n\n"
         "| | idle, MB | connection, kB | stream, kB |\n|---|---|---|---|\n"
         f"{rows}\n"
         f"A reader that stops for {stalled['seconds']:g} s while the model wants to send 50 MB: the gateway grew by\n"

@@ -159,6 +159,18 @@ def test_a_further_connection_is_opened_when_no_stream_is_free() -> None:
     world.made[1].streams, world.made[1].waiting = 110, 10
     assert world.take() == (world.made[0], True, None)
     assert len(world.made) == 2
+    world.made[0].waiting, world.made[1].waiting = 1, 0
+    assert world.take() == (world.made[1], True, None)
+
+
+def test_a_pause_stays_a_pause_however_often_it_failed() -> None:
+    world = World()
+    for _ in range(2000):
+        world.take()
+        world.made[-1].fail()
+        world.take()
+        world.now += MAX_PAUSE_S
+    assert world.take() is None
 
 
 def test_prewarm_begins_one_connection() -> None:

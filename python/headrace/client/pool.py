@@ -28,6 +28,7 @@ speaks it (RFC 7838); or always, without TCP."""
 
 FIRST_PAUSE_S = 60.0
 MAX_PAUSE_S = 3600.0
+MOST_DOUBLINGS = 10
 FRESH_S = 1.0
 """An attempt that is older is begun anew for the next request, where there is nothing but HTTP/3."""
 MAX_SITES = 1000
@@ -153,14 +154,13 @@ class Pool:
             site.connections.append(attempt)
         elif attempt and not attempt.is_usable:
             site.attempt = None
-            pause = min(FIRST_PAUSE_S * 2**site.failures, MAX_PAUSE_S)
+            pause = FIRST_PAUSE_S * 2 ** min(site.failures, MOST_DOUBLINGS)
             site.failures += 1
-            site.pause_until = self._clock() + pause
+            site.pause_until = self._clock() + min(pause, MAX_PAUSE_S)
 
     def _best(self, site: _Site) -> _engine.Connection | None:
-        return min(
-            site.connections, key=lambda connection: connection.waiting or connection.streams, default=None
-        )
+        """The one on which fewest wait, and of those the one with fewest streams."""
+        return min(site.connections, key=lambda each: (each.waiting, each.streams), default=None)
 
     def _wants_one_more(self, site: _Site, best: _engine.Connection) -> bool:
         is_full = best.waiting > 0
