@@ -14,6 +14,7 @@ import asyncio
 import json
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from headrace.lab import load
 CONNECTIONS = 20
 STREAMS_ALLOWED = 100
 """On one connection: the default of all three. headrace keeps about 90 bytes for each that is allowed."""
+PROXIES = peers.PROXIES | {"headrace": partial(peers.headrace, max_streams=STREAMS_ALLOWED)}
 EVENT_BYTES = 1000
 STALLED_EVENTS = 50_000
 """50 MB."""
@@ -84,10 +86,6 @@ async def stalled_reader(proxy: peers.Proxy, upstream: str, ca: Path, seconds: f
     }
 
 
-def options_of(name: str) -> dict[str, int]:
-    return {"max_streams": STREAMS_ALLOWED} if name == "headrace" else {}
-
-
 def stalled_run(record: dict[str, Any]) -> dict[str, Any]:
     return next(run for run in record["runs"] if run["tag"] == "stalled")
 
@@ -103,13 +101,13 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         peers.certificate(folder)
-        for name, start in peers.PROXIES.items():
-            with common.source({}) as upstream, start(upstream, folder, 2, **options_of(name)) as proxy:
+        for name, start in PROXIES.items():
+            with common.source({}) as upstream, start(upstream, folder, 2) as proxy:
                 result[name] = asyncio.run(open_streams(proxy, folder / "ca.pem", options.streams))
                 print(f"{name:9} {common.shown(result[name])}", flush=True)
         with (
             common.source({}) as upstream,
-            peers.headrace(upstream, folder, 2, **options_of("headrace")) as proxy,
+            PROXIES["headrace"](upstream, folder, 2) as proxy,
         ):
             result["stalled_reader"] = asyncio.run(
                 stalled_reader(proxy, upstream, folder / "ca.pem", options.stall)
