@@ -223,7 +223,9 @@ class Local(Section):
     context: Positive = 2048
     """Tokens of each slot: prompt and answer."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """0: llama.cpp decides."""
+    """0: one less than there are cores. llama.cpp's threads wait for each other by spinning: with one on
+    every core, gaps between tokens grow several times as long as soon as anything else runs, the gateway for
+    one."""
 
 
 class Config(BaseSettings):

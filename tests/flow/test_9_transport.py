@@ -62,6 +62,7 @@ async def test_an_answer_is_whole_and_says_how_it_came(
         assert stats.path["rtt"] > 0
         stream = response.extensions["network_stream"]
         assert stream.get_extra_info("server_addr") == ("127.0.0.1", port_of(gateway))
+        assert stream.get_extra_info("client_addr")[0] == "127.0.0.1"
         assert stream.get_extra_info("client_addr")[1] > 0
         assert stream.get_extra_info("ssl_object") is None
     assert not first.extensions["headrace"].is_connection_reused

@@ -168,7 +168,8 @@ impl Connection {
         let inner = self.inner.inner()?;
         let server = inner.quic.remote_address();
         let ours = inner.endpoint.local_addr().ok()?;
-        let ip = inner.quic.local_ip().unwrap_or_else(|| ours.ip());
+        // The socket is bound to no address: what the system would leave from is the best that is known.
+        let ip = inner.quic.local_ip().or(*inner.source()).unwrap_or_else(|| ours.ip());
         Some(((ip.to_string(), ours.port()), (server.ip().to_string(), server.port())))
     }
 

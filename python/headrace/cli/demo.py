@@ -88,7 +88,7 @@ async def _play() -> int:
             rtt = connection.stats()["rtt"] * 1e3
             print(f"2  one connection, warm: handshake {took:.1f} ms, round trip {rtt:.2f} ms")
             await _two_generations(connection, started, checks)
-    print(f"{'all as it should be' if not checks.failed else f'{checks.failed} checks failed'}")
+    print(f"{'all as it should be' if not checks.failed else f'failed checks: {checks.failed}'}")
     return 1 if checks.failed else 0
 
 

@@ -86,7 +86,7 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         await stop.wait()
         reloading.cancel()
         running = gateway.server.snapshot()["exchanges"]
-        log.info("going away: %d answers run on for at most %g s", running, config.timeouts.drain_s)
+        log.info("going away: %s run on for at most %g s", _answers(running), config.timeouts.drain_s)
         drained = asyncio.create_task(gateway.drain())
         hurried = asyncio.create_task(stop_now.wait())
         await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,8 +96,12 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
             drained.cancel()
             return 1
         cut = drained.result()
-        log.info("closed; %s", f"{cut} answers were cut" if cut else "no answer was cut")
+        log.info("closed; %s", f"cut: {_answers(cut)}" if cut else "no answer was cut")
         return 1 if cut else 0
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
 
 
 async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Callable[[], Config]) -> None:

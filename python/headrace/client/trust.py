@@ -23,10 +23,10 @@ class Trust:
     """`ca_file`: PEM, trusted beside the system's certificates. `ca_pem`: instead of them. `anybody`: no
     check at all, for experiments. `identity`: the client's certificate chain and key, PEM files."""
 
-    ca_file: Path | None = None
+    ca_file: Path | str | None = None
     ca_pem: str = ""
     anybody: bool = False
-    identity: tuple[Path, Path] | None = None
+    identity: tuple[Path | str, Path | str] | None = None
 
     def read(self) -> tuple[str, str]:
         """Who is trusted, in the engine's words, and a PEM text. Raises `ConfigError`."""
@@ -114,9 +114,9 @@ def _of_context(context: ssl.SSLContext, identity: tuple[Path, Path] | None) -> 
     return Trust(ca_pem=pem, identity=identity)
 
 
-def _text(file: Path, what: str) -> str:
+def _text(file: Path | str, what: str) -> str:
     try:
-        return file.read_text()
+        return Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not PEM"
         raise ConfigError(detail=f"cannot read {what} {file}: {why}") from None

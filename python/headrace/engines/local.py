@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -95,7 +96,7 @@ async def serve(config: Local, log: Path | None = None) -> AsyncIterator[LocalMo
         "name": name,
         "parallel": config.parallel,
         "context": config.context,
-        "threads": config.threads,
+        "threads": config.threads or max(1, len(os.sched_getaffinity(0)) - 1),
     }
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(log.open("wb")) if log else asyncio.subprocess.DEVNULL

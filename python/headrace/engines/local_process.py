@@ -30,8 +30,7 @@ def main() -> None:
     params.endpoint_slots = True
     params.hostnames = ["127.0.0.1"]
     params.ui = False
-    if options["threads"]:
-        params.cpuparams.n_threads = options["threads"]
+    params.cpuparams.n_threads = options["threads"]
     server = xllamacpp.Server(params)
     print(json.dumps({"url": server.listening_address}), file=out, flush=True)
     sys.stdin.read()
