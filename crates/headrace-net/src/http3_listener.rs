@@ -33,7 +33,7 @@ const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// Keys that all workers share, so that any of them can answer for a connection of another.
 #[derive(Clone)]
 pub struct Keys {
-    reset: [u8; 64],
+    reset: [u8; 32],
     token: [u8; 32],
 }
 
@@ -43,8 +43,8 @@ impl Keys {
     pub fn derive(key_pem: &str) -> Self {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, key_pem.as_bytes());
         let of = |what: &[u8]| hmac::sign(&secret, what);
-        let mut keys = Self { reset: [0; 64], token: [0; 32] };
-        keys.reset[..32].copy_from_slice(of(b"headrace stateless reset").as_ref());
+        let mut keys = Self { reset: [0; 32], token: [0; 32] };
+        keys.reset.copy_from_slice(of(b"headrace stateless reset").as_ref());
         keys.token.copy_from_slice(of(b"headrace address token").as_ref());
         keys
     }

@@ -12,15 +12,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from headrace import _engine, errors
-from headrace.client.connection import (
-    BACKGROUND_HANDSHAKE_TIMEOUT_S,
-    KEEP_IDLE_S,
-    Answer,
-    Chunk,
-    Response,
-    config,
-)
+from headrace import errors
+from headrace.client.connection import KEEP_IDLE_S, Answer, Chunk, Response, opener
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
 from headrace.client.script import Begun, Outgoing, request, run, run_async
@@ -45,13 +38,8 @@ class _Core:
         max_connections_per_origin: int = 1,
         keep_idle: float = KEEP_IDLE_S,
     ) -> None:
-        made = config(trust or Trust(), BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
         self._timeouts = timeouts
-        self._pool = Pool(
-            lambda host, port, name: _engine.Connection.open(made, host, port, name),
-            "only",
-            max_connections_per_origin,
-        )
+        self._pool = Pool(opener(trust or Trust(), keep_idle), "only", max_connections_per_origin)
 
     def _outgoing(self, method: str, url: str, headers: Headers | None, body: bytes | None) -> Outgoing:
         origin = Origin.parse(url)

@@ -7,7 +7,7 @@ read it from the socket. Python is woken for batches: `chunks()` yields everythi
 from __future__ import annotations
 
 import atexit
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import NamedTuple
 
@@ -56,6 +56,15 @@ def config(
         stream_window=STREAM_WINDOW,
         connection_window=CONNECTION_WINDOW,
     )
+
+
+def opener(trust: Trust, keep_idle: float) -> Callable[[str, int, str], _engine.Connection]:
+    """What a pool makes connections by: of a host, a port, and the name that the certificate must have.
+
+    Raises `ConfigError`.
+    """
+    made = config(trust, BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
+    return lambda host, port, name: _engine.Connection.open(made, host, port, name)
 
 
 class Chunk(NamedTuple):
@@ -149,16 +158,14 @@ class Answer:
         self._headers: list[tuple[str, str]] = []
         self.head_at_ns = 0
         """When the head was read."""
-        if raw.head:
-            self._read_head()
+        self._note_head()
 
-    def _read_head(self) -> int:
+    def _note_head(self) -> bool:
+        """Once: whoever asks the engine for a head has all its fields made into Python's."""
         found = self._raw.head
-        if found is None:
-            _ = self._raw.ended  # raises how it ended
-            raise HeadraceError("protocol", "the stream ended without a head")
-        self._status, self._headers, self.head_at_ns = found
-        return self._status
+        if found is not None:
+            self._status, self._headers, self.head_at_ns = found
+        return found is not None
 
     @property
     def status(self) -> int:
@@ -205,7 +212,10 @@ class Response(Answer):
     async def head(self) -> int:
         """Waits for the head; returns the status. Raises `StreamError`."""
         await self._raw.wait_head(bridge())
-        return self._read_head()
+        if not self._note_head():
+            _ = self._raw.ended  # raises how it ended
+            raise HeadraceError("protocol", "the stream ended without a head")
+        return self._status
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
         """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""

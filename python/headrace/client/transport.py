@@ -94,6 +94,7 @@ class Core:
     """One transport, sync or async. `family`: its module."""
 
     family: Any
+    stream_class: Any
     tcp_class: str
     _tcp: Any
 
@@ -136,10 +137,9 @@ class Core:
             raise errors.ConfigError(
                 detail=f"http3: expected one of {', '.join(get_args(Http3))}; got {http3!r}"
             )
-        self._config = engine.config(of_httpx(verify, cert), engine.BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
         self._abandon_after = abandon_after
         self._pool = Pool(
-            lambda host, port, name: _engine.Connection.open(self._config, host, port, name),
+            engine.opener(of_httpx(verify, cert), keep_idle),
             http3,
             max_connections_per_origin,
             race_delay,
@@ -179,7 +179,8 @@ class Core:
             trace=extensions.get("trace"),
         )
 
-    def _answer(self, begun: Begun, stream: Any) -> Any:
+    def _answer(self, begun: Begun, read_timeout: float | None) -> Any:
+        stream = self.stream_class(begun.stream, read_timeout)
         extensions = {
             "http_version": b"HTTP/3",
             "stream_id": begun.stream.stream_id,
@@ -225,7 +226,6 @@ def translated(family: Any) -> Iterator[None]:
 
 class SyncCore(Core):
     tcp_class = "HTTPTransport"
-    stream_class: Any
 
     def handle_request(self, request: Any) -> Any:
         """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
@@ -233,23 +233,24 @@ class SyncCore(Core):
         if out is not None:
             if out.body is None:
                 out.pieces = iter(request.stream)
-            begun = self._begin(out)
-            if begun is not None:
-                return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+            if (answer := self._over_http3(out)) is not None:
+                return answer
         try:
             response = self._tcp.handle_request(request)
         except self.family.ConnectError:
             # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
             # succeed.
-            if out is None or (begun := self._begin(replace(out, is_patient=True))) is None:
+            if out is None or (answer := self._over_http3(replace(out, is_patient=True))) is None:
                 raise
-            return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+            return answer
         self._note_alt_svc(request, response)
         return response
 
-    def _begin(self, out: Outgoing) -> Begun | None:
+    def _over_http3(self, out: Outgoing) -> Any:
+        """The answer; `None` when TCP is the better way."""
         with translated(self.family):
-            return run(request(self._pool, out), out)
+            begun = run(request(self._pool, out), out)
+        return self._answer(begun, out.timeouts.read) if begun else None
 
     def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:
         """Makes the connection to `https://host[:port]` now, so that a first request need not.
@@ -266,7 +267,6 @@ class SyncCore(Core):
 
 class AsyncCore(Core):
     tcp_class = "AsyncHTTPTransport"
-    stream_class: Any
 
     async def handle_async_request(self, request: Any) -> Any:
         """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
@@ -275,23 +275,24 @@ class AsyncCore(Core):
         if out is not None:
             if out.body is None:
                 out.pieces = aiter(request.stream)
-            begun = await self._begin(out)
-            if begun is not None:
-                return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+            if (answer := await self._over_http3(out)) is not None:
+                return answer
         try:
             response = await self._tcp.handle_async_request(request)
         except self.family.ConnectError:
             # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
             # succeed.
-            if out is None or (begun := await self._begin(replace(out, is_patient=True))) is None:
+            if out is None or (answer := await self._over_http3(replace(out, is_patient=True))) is None:
                 raise
-            return self._answer(begun, self.stream_class(begun.stream, out.timeouts.read))
+            return answer
         self._note_alt_svc(request, response)
         return response
 
-    async def _begin(self, out: Outgoing) -> Begun | None:
+    async def _over_http3(self, out: Outgoing) -> Any:
+        """The answer; `None` when TCP is the better way."""
         with translated(self.family):
-            return await run_async(request(self._pool, out), out)
+            begun = await run_async(request(self._pool, out), out)
+        return self._answer(begun, out.timeouts.read) if begun else None
 
     async def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:  # noqa: ASYNC109
         """Makes the connection to `https://host[:port]` now, so that a first request need not.

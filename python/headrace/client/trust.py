@@ -48,9 +48,7 @@ Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Cert = str | tuple[str, ...] | None
 
 
-def of_httpx(
-    verify: ssl.SSLContext | str | os.PathLike[str] | bool, cert: str | tuple[str, ...] | None
-) -> Trust:
+def of_httpx(verify: Verify, cert: Cert) -> Trust:
     """From the arguments that httpx and httpx2 have.
 
     `verify`: `True`, `False` (warns), the path of a CA file, or an `ssl.SSLContext` without what only OpenSSL
