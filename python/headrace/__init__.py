@@ -5,7 +5,7 @@ under them.
 """
 
 from headrace._engine import build_info
-from headrace.client import AsyncClient, Client, Timeouts, Trust
+from headrace.client import AsyncClient, Client, ReplaySafe, Timeouts, Trust
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.exchange import Exchange, Handler, RelayReport, RelayRequest, Request, Target
@@ -22,6 +22,7 @@ __all__ = [
     "HeadraceError",
     "RelayReport",
     "RelayRequest",
+    "ReplaySafe",
     "Request",
     "Server",
     "Target",

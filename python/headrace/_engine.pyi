@@ -133,7 +133,7 @@ class Request:
 
     @property
     def early_data(self) -> bool:
-        """The request came in 0-RTT data and may be a replay (RFC 8470)."""
+        """The request came in early data (0-RTT, RFC 8470)."""
 
 @final
 class RelayRequest:
@@ -265,6 +265,13 @@ class Exchange:
     def relay(self, request: RelayRequest) -> asyncio.Future[RelayReport]:
         """Relays an upstream's answer; see `RelayReport` for how it may end."""
 
+    @property
+    def may_be_replay(self) -> bool:
+        """The request came in early data, and its handshake is not complete yet (RFC 8470)."""
+
+    def handshake(self) -> asyncio.Future[None]:
+        """Resolves when the handshake is complete, and the request no replay. Raises `ClientGoneError`."""
+
     def gone(self) -> asyncio.Future[str]:
         """Resolves with `stopped` or `lost` when the client is gone."""
 
@@ -322,10 +329,12 @@ class Connection:
         *,
         record: bool,
         abandon_after: float | None,
+        early: bool,
     ) -> Stream:
         """Sends a request. `body`: `None` when it comes by `Stream.send`. `record`: keep times and sizes of
         the answer's DATA frames instead of their bytes. `abandon_after`: seconds without a reader after which
-        the answer is stopped."""
+        the answer is stopped. `early`: it may be sent in early data (0-RTT), for it does no harm when it
+        comes twice."""
 
     def close(self) -> None: ...
     def migrate(self) -> None:
@@ -404,6 +413,10 @@ class Stream:
 
     @property
     def trailers(self) -> _Fields | None: ...
+    @property
+    def early_data(self) -> bool:
+        """The request was sent in early data (0-RTT), and the server took it."""
+
     @property
     def stream_id(self) -> int | None: ...
     def stop(self) -> None:

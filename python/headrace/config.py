@@ -7,7 +7,6 @@ expected. Later code does not check again.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
@@ -19,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.sources import InitSettingsSource
 
+from headrace.config_errors import explain, no_such_key
 from headrace.errors import ConfigError
 
 KIB = 1024
@@ -92,6 +92,9 @@ class Limits(Section):
     retry_above_handshakes: Annotated[int, Field(ge=0)] = 100
     """From so many handshakes on, a client must first show that its address is its own (Retry, RFC 9000
     §8.1.2). It costs a round trip, so not below."""
+    max_tickets: Annotated[int, Field(ge=0)] = 20_000
+    """Session tickets that are kept for clients who come back, each good for one first flight with early data
+    (0-RTT); about 400 bytes each. 0: no early data."""
     handshake_buffer_bytes: Size = 16 * KIB
     """What one client may send before its handshake begins."""
     max_streams_per_connection: Positive = 100
@@ -123,6 +126,8 @@ class Timeouts(Section):
     """A connection without a request for so long is closed."""
     stalled_reader_s: Seconds = 300
     """A client that takes nothing of its answer for so long is given up."""
+    ticket_s: Annotated[float, Field(gt=0, le=86_400 * 7)] = 7200
+    """How long a client may stay away and still come back with early data. RFC 8446 allows 7 days at most."""
     connect_s: Seconds = 5
     """To a model server."""
     first_byte_s: Seconds = 600
@@ -175,6 +180,25 @@ class Upstream(Section):
         if not self.name:
             object.__setattr__(self, "name", f"{url.hostname}:{port}" if port else url.hostname)
         return self
+
+
+Policy = Literal["run", "wait", "refuse"]
+
+
+class EarlyData(Section):
+    """What is done with a request in the first flight of a client that comes back (0-RTT, RFC 8470). Somebody
+    on the way could send it a second time; a ticket is good once, so that no process takes it twice.
+    `run`: at once, a round trip earlier. `wait`: after the handshake. `refuse`: answer 425, upon which a
+    client sends it again; browsers show it to people."""
+
+    safe: Policy = "run"
+    """GET, HEAD, OPTIONS."""
+    keyed: Policy = "run"
+    """Requests with an `Idempotency-Key`: a second one joins the answer of the first."""
+    other: Policy = "wait"
+    """All others: most completions."""
+    routes: dict[Annotated[str, Field(pattern="^/")], Policy] = {}
+    """Beginnings of paths, before the three above; the longest wins."""
 
 
 class UpstreamPool(Section):
@@ -246,6 +270,7 @@ class Config(BaseSettings):
     auth: Auth = Auth()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    early_data: EarlyData = EarlyData()
     pool: UpstreamPool = UpstreamPool()
     log: Log = Log()
 
@@ -297,7 +322,7 @@ def load(file: Path | None = None, flags: dict[str, Any] | None = None) -> Confi
         build: Any = Config
         return cast("Config", build(_file=values, **flags))
     except ValidationError as error:
-        lines = [_explain(line, flags, values, file) for line in error.errors()]
+        lines = [explain(line, Config, flags, values, file) for line in error.errors()]
         raise ConfigError(detail="\n".join(lines)) from None
     except Exception as error:
         # pydantic-settings: a variable that should be JSON and is not.
@@ -310,7 +335,7 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
     Raises `ConfigError` when the CA file cannot be read.
     """
     limits = config.limits.model_dump()
-    engine_timeouts = {"handshake_s", "request_s", "idle_s", "unused_s", "stalled_reader_s"}
+    engine_timeouts = {"handshake_s", "request_s", "idle_s", "unused_s", "stalled_reader_s", "ticket_s"}
     return json.dumps(
         {
             "host": config.listen.host,
@@ -357,61 +382,5 @@ def _check_environment() -> None:
         section = name.removeprefix("HEADRACE_").partition("__")[0].lower()
         if name.startswith("HEADRACE_") and name not in NOT_SETTINGS and section not in Config.model_fields:
             raise ConfigError(
-                detail=f"environment: {name}: {_no_such_key(section, list(Config.model_fields))}"
+                detail=f"environment: {name}: {no_such_key(section, list(Config.model_fields))}"
             )
-
-
-def _explain(line: Any, flags: dict[str, Any], values: dict[str, Any], file: Path | None) -> str:
-    """One line for people: where from, which key, what was expected, what was found."""
-    path = line["loc"]
-    # A key that is missing stands nowhere; what it is missing from does.
-    place = path[:-1] if line["type"] == "missing" else path
-    key = ".".join(str(part) for part in path)
-    variable = "HEADRACE_" + "__".join(str(part) for part in path).upper()
-    if _holds(flags, place):
-        where = "flag"
-    elif any(variable.startswith(name) for name in os.environ if name.startswith("HEADRACE_")):
-        where = "environment"
-    elif _holds(values, place) or not path:
-        where = str(file) if file else "configuration"
-    else:
-        where = "configuration"
-    if line["type"] == "extra_forbidden":
-        return f"{where}: {key}: {_no_such_key(str(path[-1]), _keys_beside(path))}"
-    if line["type"] == "value_error":
-        return ": ".join(part for part in (where, key, str(line["ctx"]["error"])) if part)
-    if line["type"] == "missing":
-        return f"{where}: {key}: is missing"
-    got = line["input"]
-    shown = got if isinstance(got, (bool, int, float)) else repr(str(got))
-    return f"{where}: {key}: {_lower(line['msg'])}, got {shown}"
-
-
-def _lower(text: str) -> str:
-    text = text.removeprefix("Input should be ")
-    return f"expected {text[:1].lower()}{text[1:]}"
-
-
-def _no_such_key(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-    return f"no such key; {hint}"
-
-
-def _keys_beside(path: tuple[int | str, ...]) -> list[str]:
-    model: Any = Config
-    for part in path[:-1]:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        model = Upstream if annotation == list[Upstream] else annotation
-    return list(model.model_fields)
-
-
-def _holds(values: Any, path: tuple[int | str, ...]) -> bool:
-    for part in path:
-        try:
-            values = values[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return bool(path)

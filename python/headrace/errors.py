@@ -140,6 +140,7 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "head_too_large": RequestError,
     "body_too_large": RequestError,
     "body_incomplete": RequestError,
+    "too_early": RequestError,
     "request_timeout": RequestError,
     "client_stalled": RequestError,
     "method_refused": RequestError,

@@ -75,6 +75,8 @@ kinds! {
         "the client did not read its answer in time";
     MethodRefused "method_refused" Client retry false status 501 h3 code::REQUEST_REJECTED,
         "CONNECT is not served here";
+    TooEarly "too_early" Client retry true status 425 h3 code::REQUEST_REJECTED,
+        "the request came in early data and may be a replay; send it again after the handshake";
     Overloaded "overloaded" Us retry true status 503 h3 code::EXCESSIVE_LOAD,
         "the gateway is at one of its limits; try again in a moment";
     ShuttingDown "shutting_down" Us retry true status 503 h3 code::REQUEST_REJECTED,

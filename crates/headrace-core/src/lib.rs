@@ -9,6 +9,7 @@
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
+//! * [`path`]: where a client is for certain
 //! * [`error`]: the one table of error kinds
 
 pub mod budget;
@@ -19,6 +20,7 @@ pub mod fields;
 pub mod http1;
 pub mod http3;
 pub mod ndjson;
+pub mod path;
 pub mod relay;
 pub mod sse;
 pub mod stats;

@@ -14,10 +14,10 @@ use headrace_core::http3::message::RequestHead;
 use headrace_core::http3::{code, settings};
 use headrace_core::{Error, Kind};
 use quinn::{ConnectionError, Endpoint, RecvStream, SendStream};
-use quinn_proto::crypto::rustls::QuicClientConfig;
 use tokio::sync::{Mutex, watch};
 
-use crate::client_connect::{self, any_port, connect_error, is_alert};
+use crate::client_connect::{self, any_port, is_alert};
+use crate::client_origins::{Origin, Origins};
 use crate::client_stream::{self, Options, RequestBody, ResponseStream};
 use crate::client_watch::{self, Flow, Streams};
 use crate::http3_stream::stream_code;
@@ -26,7 +26,7 @@ use crate::reply::Reply;
 /// How a client behaves; every value is Python's choice.
 #[derive(Clone)]
 pub struct ClientConfig {
-    pub tls: Arc<QuicClientConfig>,
+    pub origins: Arc<Origins>,
     pub handshake_timeout: Duration,
     pub idle_timeout: Duration,
     /// A connection without streams for so long is closed.
@@ -45,8 +45,28 @@ pub struct Target {
     pub name: String,
 }
 
-/// `None` while it is being reached.
-type Reached = Option<Result<Arc<Inner>, Error>>;
+/// How far a connection is.
+#[derive(Clone)]
+pub enum Progress {
+    Connecting,
+    /// What does no harm when it comes twice can be sent (0-RTT); nothing has come from the server.
+    Early(Arc<Inner>),
+    Reached(Arc<Inner>),
+    Failed(Error),
+}
+
+impl Progress {
+    /// The first connection on which early data can be sent; others are not announced.
+    pub fn announce(sender: &watch::Sender<Self>, inner: &Arc<Inner>) {
+        sender.send_if_modified(|progress| {
+            let is_first = matches!(progress, Progress::Connecting);
+            if is_first {
+                *progress = Progress::Early(inner.clone());
+            }
+            is_first
+        });
+    }
+}
 
 /// One connection; dropping the last clone closes it.
 #[derive(Clone)]
@@ -55,7 +75,7 @@ pub struct ClientConnection {
 }
 
 struct Shared {
-    reached: watch::Receiver<Reached>,
+    progress: watch::Receiver<Progress>,
     /// Streams asked for that have not ended, those without credit among them.
     streams: Arc<Streams>,
     /// Streams that have no credit (MAX_STREAMS) yet.
@@ -73,6 +93,7 @@ impl Drop for Shared {
 
 pub struct Inner {
     pub quic: quinn::Connection,
+    pub origin: Arc<Origin>,
     pub max_head_bytes: usize,
     /// Held while a stream waits for credit.
     opening: Mutex<()>,
@@ -151,18 +172,21 @@ impl ClientConnection {
     /// # Errors
     /// As [`runtime`].
     pub fn open(config: ClientConfig, target: Target) -> Result<Self, Error> {
-        let (sender, reached) = watch::channel(None);
+        let (sender, progress) = watch::channel(Progress::Connecting);
+        let sender = Arc::new(sender);
         let streams = Arc::<Streams>::default();
         let counted = streams.clone();
         let task = runtime()?.spawn(async move {
-            let result = connect(&config, &target).await;
-            if let Ok(inner) = &result {
-                client_watch::watch_over(inner, counted, config.keep_idle);
-            }
-            let _ = sender.send(Some(result));
+            sender.send_replace(match client_connect::connect(&config, &target, &sender).await {
+                Ok(inner) => {
+                    client_watch::watch_over(&inner, counted, config.keep_idle);
+                    Progress::Reached(inner)
+                }
+                Err(error) => Progress::Failed(error),
+            });
         });
         let (waiting, process, connecting) = (Arc::default(), std::process::id(), task.abort_handle());
-        Ok(Self { shared: Arc::new(Shared { reached, streams, waiting, process, connecting }) })
+        Ok(Self { shared: Arc::new(Shared { progress, streams, waiting, process, connecting }) })
     }
 
     /// The connection, when it is reached.
@@ -170,9 +194,24 @@ impl ClientConnection {
     /// # Errors
     /// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
     pub async fn reached(&self) -> Result<Arc<Inner>, Error> {
-        let mut reached = self.shared.reached.clone();
-        let found = reached.wait_for(Option::is_some).await.map(|value| value.clone());
-        found.ok().flatten().unwrap_or_else(|| Err(closed()))
+        let mut progress = self.shared.progress.clone();
+        let is_over = |progress: &Progress| matches!(progress, Progress::Reached(_) | Progress::Failed(_));
+        let found = progress.wait_for(is_over).await.map(|found| found.clone());
+        match found {
+            Ok(Progress::Reached(inner)) => Ok(inner),
+            Ok(Progress::Failed(error)) => Err(error),
+            _ => Err(closed()),
+        }
+    }
+
+    /// The connection while only early data can be sent on it; `None` when it is beyond that, or failed.
+    pub async fn early(&self) -> Option<Arc<Inner>> {
+        let mut progress = self.shared.progress.clone();
+        let found = progress.wait_for(|progress| !matches!(progress, Progress::Connecting)).await;
+        match &*found.ok()? {
+            Progress::Early(inner) => Some(inner.clone()),
+            _ => None,
+        }
     }
 
     fn check_process(&self) -> Result<(), Error> {
@@ -232,19 +271,22 @@ impl ClientConnection {
 
     /// `None` while it is being reached, and when it could not be.
     pub fn inner(&self) -> Option<Arc<Inner>> {
-        self.shared.reached.borrow().as_ref().and_then(|reached| reached.as_ref().ok().cloned())
+        match &*self.shared.progress.borrow() {
+            Progress::Reached(inner) => Some(inner.clone()),
+            _ => None,
+        }
     }
 
     /// Whether it takes new requests, now or once it is reached. Not one that has not answered for a while: it
     /// may come back, but a new one is the better bet.
     pub fn is_usable(&self) -> bool {
-        match &*self.shared.reached.borrow() {
-            None => !self.shared.connecting.is_finished(),
-            Some(Ok(inner)) => {
+        match &*self.shared.progress.borrow() {
+            Progress::Connecting | Progress::Early(_) => !self.shared.connecting.is_finished(),
+            Progress::Reached(inner) => {
                 let is_silent = inner.is_silent.load(Ordering::Relaxed);
                 !is_silent && !inner.is_going_away() && inner.quic.close_reason().is_none()
             }
-            Some(Err(_)) => false,
+            Progress::Failed(_) => false,
         }
     }
 
@@ -260,6 +302,29 @@ impl ClientConnection {
 }
 
 impl Inner {
+    pub async fn begin(
+        config: &ClientConfig,
+        origin: Arc<Origin>,
+        quic: quinn::Connection,
+        endpoint: Endpoint,
+    ) -> Result<Arc<Self>, Error> {
+        let control = open_control(&quic, config).await?;
+        let source = client_watch::source_towards(quic.remote_address());
+        Ok(Arc::new(Self {
+            quic,
+            origin,
+            max_head_bytes: config.max_head_bytes,
+            opening: Mutex::default(),
+            goaway: AtomicU64::new(u64::MAX),
+            control: Mutex::new(control),
+            is_silent: AtomicBool::new(false),
+            flow: Arc::default(),
+            path_changes: AtomicU64::new(0),
+            source: std::sync::Mutex::new(source),
+            endpoint,
+        }))
+    }
+
     /// Whether a request with this stream id was refused by a GOAWAY, and may be sent again elsewhere.
     pub fn is_refused(&self, stream: u64) -> bool {
         stream >= self.goaway.load(Ordering::Relaxed)
@@ -289,25 +354,17 @@ impl Inner {
     }
 }
 
-async fn connect(config: &ClientConfig, target: &Target) -> Result<Arc<Inner>, Error> {
-    let client_connect::Connected { quic, endpoint } = client_connect::connect(config, target).await?;
-    let mut control = quic.open_uni().await.map_err(|error| connect_error(&target.host, &error))?;
+/// Says our SETTINGS.
+///
+/// # Errors
+/// [`Kind::Connect`].
+pub async fn open_control(quic: &quinn::Connection, config: &ClientConfig) -> Result<SendStream, Error> {
+    let failed = |error: &dyn std::fmt::Display| Error::new(Kind::Connect, error.to_string());
+    let mut control = quic.open_uni().await.map_err(|error| failed(&error))?;
     let mut first = vec![stream_type::CONTROL as u8];
     first.extend_from_slice(&settings::encode(config.max_head_bytes as u64));
-    control.write_all(&first).await.map_err(|error| Error::new(Kind::Connect, error.to_string()))?;
-    let source = client_watch::source_towards(quic.remote_address());
-    Ok(Arc::new(Inner {
-        quic,
-        max_head_bytes: config.max_head_bytes,
-        opening: Mutex::default(),
-        goaway: AtomicU64::new(u64::MAX),
-        control: Mutex::new(control),
-        is_silent: AtomicBool::new(false),
-        flow: Arc::default(),
-        path_changes: AtomicU64::new(0),
-        source: std::sync::Mutex::new(source),
-        endpoint,
-    }))
+    control.write_all(&first).await.map_err(|error| failed(&error))?;
+    Ok(control)
 }
 
 /// Somebody here closed it.

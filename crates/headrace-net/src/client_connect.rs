@@ -5,6 +5,7 @@
 //! turns (RFC 8305): a family that is announced but broken costs that much, not a timeout.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,48 +13,61 @@ use std::time::Duration;
 use headrace_core::{Error, Kind};
 use quinn::congestion::BbrConfig;
 use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{ClientConfig, Target};
+use crate::client::{self, ClientConfig, Inner, Progress, Target};
+use crate::client_origins::Origin;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-pub struct Connected {
-    pub quic: quinn::Connection,
-    pub endpoint: Endpoint,
+/// What every attempt needs.
+struct Plan {
+    config: ClientConfig,
+    quic: quinn::ClientConfig,
+    origin: Arc<Origin>,
+    target: Target,
+    progress: Arc<watch::Sender<Progress>>,
 }
 
+/// `progress` is told of a connection on which early data can be sent.
+///
 /// # Errors
 /// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
-pub async fn connect(config: &ClientConfig, target: &Target) -> Result<Connected, Error> {
-    let name = format!("{}:{}", target.host, target.port);
-    let mut quic_config = quinn::ClientConfig::new(config.tls.clone());
-    quic_config.transport_config(Arc::new(transport(config)));
-    let reach = async {
-        let found = tokio::net::lookup_host((target.host.as_str(), target.port))
-            .await
-            .map_err(|error| Error::new(Kind::Connect, format!("{name}: {error}")))?;
-        race(interleaved(found.collect()), &quic_config, target, &name).await
-    };
-    timeout(config.handshake_timeout, reach).await.unwrap_or_else(|_| {
-        let waited = config.handshake_timeout.as_secs_f64();
-        Err(Error::new(Kind::ConnectTimeout, format!("{name}: no answer over UDP within {waited} s")))
+pub async fn connect(
+    config: &ClientConfig,
+    target: &Target,
+    progress: &Arc<watch::Sender<Progress>>,
+) -> Result<Arc<Inner>, Error> {
+    let origin = config.origins.find(target)?;
+    let mut quic = quinn::ClientConfig::new(origin.tls.clone());
+    quic.transport_config(Arc::new(transport(config)));
+    let (config, target, progress) = (config.clone(), target.clone(), progress.clone());
+    let handshake_timeout = config.handshake_timeout;
+    let plan = Arc::new(Plan { config, quic, origin, target, progress });
+    timeout(handshake_timeout, reach(&plan)).await.unwrap_or_else(|_| {
+        let waited = handshake_timeout.as_secs_f64();
+        Err(Error::new(Kind::ConnectTimeout, format!("{plan}: no answer over UDP within {waited} s")))
     })
 }
 
-async fn race(
-    mut addresses: VecDeque<SocketAddr>,
-    config: &quinn::ClientConfig,
-    target: &Target,
-    name: &str,
-) -> Result<Connected, Error> {
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.target.host, self.target.port)
+    }
+}
+
+async fn reach(plan: &Arc<Plan>) -> Result<Arc<Inner>, Error> {
+    let found = tokio::net::lookup_host((plan.target.host.as_str(), plan.target.port)).await;
+    let found = found.map_err(|error| Error::new(Kind::Connect, format!("{plan}: {error}")))?;
+    let mut addresses = interleaved(found.collect());
     let mut attempts = JoinSet::new();
-    let mut failure = Error::new(Kind::Connect, format!("{name}: no address"));
+    let mut failure = Error::new(Kind::Connect, format!("{plan}: no address"));
     loop {
         if let Some(address) = addresses.pop_front() {
-            let (config, server_name, name) = (config.clone(), target.name.clone(), name.to_owned());
-            attempts.spawn(async move { attempt(config, address, &server_name, &name).await });
+            let plan = plan.clone();
+            attempts.spawn(async move { attempt(&plan, address).await });
         }
         tokio::select! {
             ended = attempts.join_next() => match ended {
@@ -67,17 +81,39 @@ async fn race(
     }
 }
 
-async fn attempt(
-    config: quinn::ClientConfig,
-    address: SocketAddr,
-    server_name: &str,
-    name: &str,
-) -> Result<Connected, Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
+async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> {
+    let name = plan.to_string();
+    let failed = |error: &dyn fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
     let endpoint = endpoint(address).map_err(|error| failed(&error))?;
-    let connecting = endpoint.connect_with(config, address, server_name).map_err(|error| failed(&error))?;
-    let quic = connecting.await.map_err(|error| connect_error(name, &error))?;
-    Ok(Connected { quic, endpoint })
+    let connecting = endpoint
+        .connect_with(plan.quic.clone(), address, &plan.target.name)
+        .map_err(|error| failed(&error))?;
+    let begin =
+        |quic: quinn::Connection| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone());
+    let (quic, accepted) = match connecting.into_0rtt() {
+        Ok(early) => early,
+        Err(connecting) => {
+            return begin(connecting.await.map_err(|error| connect_error(&name, &error))?).await;
+        }
+    };
+    let announced = async {
+        let begun = begin(quic.clone()).await;
+        begun.inspect(|inner| Progress::announce(&plan.progress, inner))
+    };
+    let (announced, is_accepted) = tokio::join!(announced, accepted);
+    if let Some(error) = quic.close_reason() {
+        return Err(connect_error(&name, &error));
+    }
+    match announced {
+        Ok(inner) => {
+            if !is_accepted {
+                // The control stream was sent in it, too.
+                *inner.control.lock().await = client::open_control(&quic, &plan.config).await?;
+            }
+            Ok(inner)
+        }
+        Err(_) => begin(quic).await,
+    }
 }
 
 /// Families by turns, the first address's first, each in the resolver's order.

@@ -43,6 +43,9 @@ impl Drop for AnswerGuard {
     }
 }
 
+/// `may_be_early`: a whole body may be sent before the handshake is complete. What the server does not take of it
+/// then is sent again after the handshake.
+///
 /// # Errors
 /// How the answer ended, when that was not FIN after a whole one.
 pub async fn run(
@@ -50,11 +53,37 @@ pub async fn run(
     shared: &Shared,
     head: &RequestHead,
     body: Pieces,
+    may_be_early: bool,
 ) -> Result<(), Error> {
-    let connection = &*client.reached().await?;
+    if let Pieces::Whole(bytes) = &body
+        && may_be_early
+        && let Some(early) = client.early().await
+    {
+        match exchange(client, &early, shared, head, Pieces::Whole(bytes.clone())).await {
+            // Rejected, or that way to the server is none.
+            Err(error) if error.kind == Kind::ConnectionLost && shared.begin_again() => {}
+            result => return result,
+        }
+    }
+    exchange(client, &*client.reached().await?, shared, head, body).await
+}
+
+async fn exchange(
+    client: &ClientConnection,
+    connection: &Inner,
+    shared: &Shared,
+    head: &RequestHead,
+    body: Pieces,
+) -> Result<(), Error> {
+    let limit = connection.origin.max_field_section_size();
+    let size = message::request_size(head) as u64;
+    if size > limit {
+        let detail = format!("its header fields have {size} bytes, the server takes {limit}");
+        return Err(Error::new(Kind::BadRequest, detail));
+    }
     let (send, recv) = client.open_stream(connection).await?;
     let id = VarInt::from(send.id()).into_inner();
-    shared.update(|state| state.stream = Some(id));
+    shared.update(|state| (state.stream, state.is_early_data) = (Some(id), recv.is_0rtt()));
     let mut answer = AnswerGuard(MessageReader::new(recv, connection.max_head_bytes));
     let reading = read_answer(connection, shared, &mut answer.0, head);
     tokio::pin!(reading);

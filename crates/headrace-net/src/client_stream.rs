@@ -42,6 +42,8 @@ pub struct Options {
     /// An answer that nobody waits for, and nobody has taken from for so long, is stopped: its reader has
     /// gone and forgot to say so.
     pub abandon_after: Option<Duration>,
+    /// The request may be sent in early data (0-RTT): it does no harm when it comes twice.
+    pub may_be_early: bool,
 }
 
 /// The body of a request.
@@ -65,6 +67,8 @@ pub struct Chunk {
 #[derive(Default)]
 pub struct State {
     pub stream: Option<u64>,
+    /// It was sent in early data.
+    pub is_early_data: bool,
     pub head: Option<ResponseHead>,
     pub head_at_ns: u64,
     chunks: VecDeque<Chunk>,
@@ -132,6 +136,16 @@ impl Shared {
         let mut state = self.lock();
         change(&mut state);
         state.wake_if_news();
+    }
+
+    /// Forgets a stream of which no answer has come; false when one has.
+    pub fn begin_again(&self) -> bool {
+        let mut state = self.lock();
+        let is_untouched = state.head.is_none();
+        if is_untouched {
+            (state.stream, state.is_early_data) = (None, false);
+        }
+        is_untouched
     }
 
     /// Gives a chunk to the reader; waits while it has too many.
@@ -260,6 +274,10 @@ impl ResponseStream {
         self.shared.lock().trailers.clone()
     }
 
+    pub fn is_early_data(&self) -> bool {
+        self.shared.lock().is_early_data
+    }
+
     pub fn stream_id(&self) -> Option<u64> {
         self.shared.lock().stream
     }
@@ -305,7 +323,7 @@ pub fn start(
             // Dropping the run resets what was not sent, and stops what was not read.
             () = &mut stopped => Err(Kind::Stopped.into()),
             error = shared.abandoned(options.abandon_after) => Err(error),
-            result = client_exchange::run(&connection, &shared, &head, pieces) => result,
+            result = client_exchange::run(&connection, &shared, &head, pieces, options.may_be_early) => result,
         };
         shared.update(|state| state.end = Some(result));
     });

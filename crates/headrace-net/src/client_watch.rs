@@ -194,9 +194,14 @@ async fn read_control(inner: Weak<Inner>) {
     while let Ok(recv) = quic.accept_uni().await {
         let (quic, inner) = (quic.clone(), inner.clone());
         tokio::spawn(async move {
-            let note = |id| {
-                if let Some(inner) = inner.upgrade() {
-                    inner.goaway.store(id, Ordering::Relaxed);
+            let note = |message| {
+                let Some(inner) = inner.upgrade() else { return };
+                match message {
+                    Message::GoAway(id) => inner.goaway.store(id.min(varint::MAX), Ordering::Relaxed),
+                    Message::Settings(settings) => {
+                        inner.origin.note_settings(settings.max_field_section_size)
+                    }
+                    _ => {}
                 }
             };
             if let Err(error) = read_uni(recv, note).await {
@@ -206,7 +211,7 @@ async fn read_control(inner: Weak<Inner>) {
     }
 }
 
-async fn read_uni(mut recv: RecvStream, goaway: impl Fn(u64)) -> Result<(), Http3Error> {
+async fn read_uni(mut recv: RecvStream, note: impl Fn(Message)) -> Result<(), Http3Error> {
     let mut kind = [0];
     // The types that matter are one byte long; reserved ones are not read.
     if recv.read_exact(&mut kind).await.is_err() {
@@ -232,9 +237,7 @@ async fn read_uni(mut recv: RecvStream, goaway: impl Fn(u64)) -> Result<(), Http
             _ => loop {
                 match frames.poll(&mut chunk.bytes) {
                     Ok(Some(Frame::Control { kind, payload })) => {
-                        if let Message::GoAway(id) = control.handle_frame(kind, &payload)? {
-                            goaway(id.min(varint::MAX));
-                        }
+                        note(control.handle_frame(kind, &payload)?);
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => break,

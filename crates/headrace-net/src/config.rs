@@ -54,6 +54,8 @@ pub struct Limits {
     pub max_connections: usize,
     pub max_handshakes: usize,
     pub retry_above_handshakes: usize,
+    /// 0: no early data.
+    pub max_tickets: usize,
     pub handshake_buffer_bytes: u64,
     pub max_streams_per_connection: u32,
     pub max_exchanges: usize,
@@ -79,6 +81,8 @@ pub struct Timeouts {
     pub unused_s: Duration,
     #[serde(deserialize_with = "seconds")]
     pub stalled_reader_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub ticket_s: Duration,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,10 +1,11 @@
 //! One HTTP/3 connection of a client.
 //!
-//! In: a QUIC connection after its handshake. Out: a task per request stream; the control stream read and
+//! In: a QUIC connection, whose handshake may still go on. Out: a task per request stream; the control stream read and
 //! written; GOAWAY in two steps (RFC 9114 §5.2); and the connection closed when the peer breaks the protocol,
 //! cancels too often, or has not used it for long.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,9 @@ use headrace_core::http3::code::Scope;
 use headrace_core::http3::control::{Control, Message, Role, stream_type};
 use headrace_core::http3::frame::{self, Frame, FrameError};
 use headrace_core::http3::{Http3Error, code, priority, qpack, settings, varint};
+use headrace_core::path::ClientAddress;
 use quinn::{RecvStream, SendStream, VarInt};
+use tokio::sync::watch;
 
 use crate::http3_request;
 use crate::http3_stream::stream_code;
@@ -27,6 +30,8 @@ const GOAWAY_ANY: u64 = varint::MAX - 3;
 /// What the tasks of one connection share.
 pub struct Connection {
     pub quic: quinn::Connection,
+    /// Becomes true when the handshake is complete: until then what comes may be a replay (RFC 8446 §8).
+    pub handshake: watch::Receiver<bool>,
     state: Mutex<State>,
     /// Request streams that are being served.
     open: AtomicU64,
@@ -41,6 +46,7 @@ struct State {
     /// Requests from here on are refused: the id of the final GOAWAY.
     goaway: Option<u64>,
     last_used: Instant,
+    address: ClientAddress,
     /// Stream types of which there may be one: control, QPACK encoder, QPACK decoder.
     critical: [bool; 4],
 }
@@ -68,6 +74,11 @@ impl Connection {
         if !self.lock().cancels.spend(Instant::now()) {
             self.breach(Http3Error::connection(code::EXCESSIVE_LOAD, "too many requests are cancelled"));
         }
+    }
+
+    /// Where the client is, as far as it has shown.
+    pub fn client_address(&self) -> SocketAddr {
+        self.lock().address.note(self.quic.remote_address(), Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -103,7 +114,7 @@ impl Connection {
 }
 
 /// Serves a connection until it ends.
-pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection) {
+pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection, handshake: watch::Receiver<bool>) {
     let limits = &worker.config.limits;
     let now = Instant::now();
     let state = State {
@@ -112,9 +123,11 @@ pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection) {
         next_stream: 0,
         goaway: None,
         last_used: now,
+        address: ClientAddress::new(quic.remote_address()),
         critical: [false; 4],
     };
-    let connection = Arc::new(Connection { quic, state: Mutex::new(state), open: AtomicU64::new(0) });
+    let (state, open) = (Mutex::new(state), AtomicU64::new(0));
+    let connection = Arc::new(Connection { quic, handshake, state, open });
     let Ok(control) = open_control(&connection, limits.max_head_bytes as u64).await else { return };
     let mut phase = worker.shared.phase.clone();
     let goaway = say_goaway(worker.clone(), connection.clone(), control);
@@ -136,7 +149,8 @@ pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection) {
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
         }
     }
-    if let Some(quinn::ConnectionError::LocallyClosed) = connection.quic.close_reason() {
+    let is_complete = *connection.handshake.borrow();
+    if is_complete && let Some(quinn::ConnectionError::LocallyClosed) = connection.quic.close_reason() {
         worker.shared.counters.breaches_total.fetch_add(1, Ordering::Relaxed);
     }
     connection.quic.close(stream_code(code::NO_ERROR), b"");

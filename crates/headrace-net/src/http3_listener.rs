@@ -12,16 +12,19 @@ use std::time::Duration;
 
 use headrace_core::http3::code;
 use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
-use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    Connecting, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,
+};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use ring::hmac;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Congestion, ServerConfig as Config};
 use crate::http3_connection;
 use crate::http3_stream::stream_code;
 use crate::listener::WorkerCids;
-use crate::server::{Phase, Worker};
+use crate::server::{Phase, Slot, Worker};
 use crate::socket::{Doors, WorkerSocket};
 use crate::tls::ServerTls;
 
@@ -105,16 +108,35 @@ fn admit(worker: &Arc<Worker>, incoming: Incoming) {
         return incoming.refuse();
     };
     let Ok(connecting) = incoming.accept() else { return };
-    let worker = worker.clone();
+    tokio::spawn(shake_hands(worker.clone(), connecting, handshake, connection_slot));
+}
+
+/// Begins to serve a connection as soon as it can be used: before its handshake is complete, for requests may come
+/// in early data, and our SETTINGS leave with the first flight.
+async fn shake_hands(
+    worker: Arc<Worker>,
+    mut connecting: Connecting,
+    handshake: Slot,
+    connection_slot: Slot,
+) {
+    let deadline = Instant::now() + worker.config.timeouts.handshake_s;
+    // The client's whole ClientHello: before it, nobody knows what streams the client allows.
+    let Ok(Ok(_)) = timeout_at(deadline, connecting.handshake_data()).await else { return };
+    let Ok((connection, complete)) = connecting.into_0rtt() else { return };
+    let (completed, handshake_done) = watch::channel(false);
+    let (for_handshake, quic) = (worker.clone(), connection.clone());
     tokio::spawn(async move {
-        let connected = tokio::time::timeout(worker.config.timeouts.handshake_s, connecting).await;
+        let in_time = timeout_at(deadline, complete).await;
         drop(handshake);
-        if let Ok(Ok(connection)) = connected {
-            worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
-            http3_connection::serve(worker, connection).await;
+        if in_time.is_err() {
+            quic.close(stream_code(code::NO_ERROR), b"the handshake took too long");
+        } else if quic.close_reason().is_none() {
+            for_handshake.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
+            let _ = completed.send(true);
         }
-        drop(connection_slot);
     });
+    http3_connection::serve(worker, connection, handshake_done).await;
+    drop(connection_slot);
 }
 
 fn endpoint(

@@ -15,7 +15,8 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use quinn::{RecvStream, SendStream};
 
 use crate::downstream::{Downstream, Protocol};
-use crate::exchange::{self, Request};
+use crate::driver;
+use crate::exchange::Request;
 use crate::http3_connection::Connection;
 use crate::http3_stream::{MessageReader, Part, ReadFailure, Sender};
 use crate::request_body::{RequestBody, Source};
@@ -57,11 +58,14 @@ pub async fn serve(
         let default = priority::DEFAULT_URGENCY;
         let _ = urgency.compare_exchange(default, value, Ordering::Relaxed, Ordering::Relaxed);
     }
-    let is_early_data = reader.is_early_data();
-    let client = connection.quic.remote_address();
+    let early_data = reader.is_early_data().then(|| connection.handshake.clone());
+    if early_data.is_some() {
+        worker.shared.counters.early_requests_total.fetch_add(1, Ordering::Relaxed);
+    }
+    let client = connection.client_address();
     let body = RequestBody::new(Source::Http3 { reader, connection: connection.clone() }, &head.headers);
-    let request = Request { head, protocol: Protocol::Http3, client, is_early_data };
-    let (exchange, driver) = exchange::pair(request, Downstream::Http3(sender), body, worker.clone(), active);
+    let request = Request { head, protocol: Protocol::Http3, client, early_data };
+    let (exchange, driver) = driver::pair(request, Downstream::Http3(sender), body, worker.clone(), active);
     worker.shared.handler.handle_exchange(exchange);
     if driver.run().await.is_some() {
         connection.count_cancel();

@@ -62,7 +62,8 @@ fn refuse(command: Command) {
     }
     match command {
         Command::Body(reply) => busy(reply),
-        Command::Respond { reply, .. }
+        Command::Handshake(reply)
+        | Command::Respond { reply, .. }
         | Command::Send { reply, .. }
         | Command::Finish { reply, .. }
         | Command::Answer { reply, .. } => busy(reply),

@@ -24,6 +24,7 @@ use crate::pool::Pool;
 use crate::reply::Reply;
 use crate::socket::{self, Doors};
 use crate::tcp_connection;
+use crate::tickets::Tickets;
 use crate::tls::{self, ServerTls, Trust};
 use crate::upstream::{self, UpstreamRequest};
 use crate::upstream_http2;
@@ -62,6 +63,8 @@ pub struct Counters {
     pub handshakes: AtomicUsize,
     pub exchanges_total: AtomicU64,
     pub connections_total: AtomicU64,
+    /// Requests that came in early data (0-RTT), before the handshake was complete.
+    pub early_requests_total: AtomicU64,
     /// Connections refused, requests refused, at a limit.
     pub refused_total: AtomicU64,
     /// Connections closed because the peer broke the protocol.
@@ -165,6 +168,8 @@ pub struct Server {
     runtime: tokio::runtime::Handle,
     is_steered: bool,
     tls: watch::Sender<ServerTls>,
+    /// They outlive a change of the certificate.
+    tickets: Option<Arc<Tickets>>,
 }
 
 impl Server {
@@ -174,7 +179,10 @@ impl Server {
     /// [`Kind::Config`] that names the setting to change.
     pub fn start(config: ServerConfig, handler: Box<dyn Handler>) -> Result<Self, Error> {
         let config = Arc::new(config);
-        let tls = tls::server(&config.certificate_pem, &config.key_pem)?;
+        let max_tickets = config.limits.max_tickets;
+        let tickets =
+            (max_tickets > 0).then(|| Arc::new(Tickets::new(max_tickets, config.timeouts.ticket_s)));
+        let tls = tls::server(&config.certificate_pem, &config.key_pem, tickets.clone())?;
         let upstream_tls = upstream_tls(&config)?;
         let (address, sockets) = listener::bind(&config.host, config.port, config.workers)?;
         let is_steered = config.workers > 1
@@ -221,7 +229,7 @@ impl Server {
         }
         let runtime = handles.swap_remove(0);
         let threads = Arc::new(Mutex::new(threads));
-        Ok(Self { address, shared, workers, phase, threads, runtime, is_steered, tls })
+        Ok(Self { address, shared, workers, phase, threads, runtime, is_steered, tls, tickets })
     }
 
     /// Shows another certificate from the next connection on; those that are there do not notice.
@@ -229,13 +237,18 @@ impl Server {
     /// # Errors
     /// [`Kind::Config`]; the one before stays.
     pub fn set_certificate(&self, certificate_pem: &str, key_pem: &str) -> Result<(), Error> {
-        self.tls.send_replace(tls::server(certificate_pem, key_pem)?);
+        self.tls.send_replace(tls::server(certificate_pem, key_pem, self.tickets.clone())?);
         Ok(())
     }
 
     /// Whether the kernel delivers by connection ID (see `listener.rs`).
     pub fn is_steered(&self) -> bool {
         self.is_steered
+    }
+
+    /// Tickets that clients showed and that were not, or no more, good: their early data was not read.
+    pub fn unknown_tickets(&self) -> u64 {
+        self.tickets.as_ref().map_or(0, |tickets| tickets.unknown.load(Ordering::Relaxed))
     }
 
     /// Idle upstream connections of all workers.

@@ -28,7 +28,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::downstream::{Downstream, Protocol};
-use crate::exchange::{self, Request};
+use crate::driver;
+use crate::exchange::Request;
 use crate::request_body::{RequestBody, Source};
 use crate::server::{Phase, Worker};
 use crate::tcp_stream::{self, Body, Connection};
@@ -157,9 +158,9 @@ async fn handle_request(
     match read_head(&request).and_then(|head| Ok((head, worker.begin_exchange()?))) {
         Ok((head, active)) => {
             let body = RequestBody::new(Source::Hyper(request.into_body()), &head.headers);
-            let request = Request { head, protocol, client, is_early_data: false };
+            let request = Request { head, protocol, client, early_data: None };
             let (exchange, driver) =
-                exchange::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
+                driver::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
             worker.shared.handler.handle_exchange(exchange);
             tokio::spawn(driver.run());
         }

@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use headrace_core::{Error, Kind};
-use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::tickets::Tickets;
 
 /// The configurations of the QUIC and the TCP listener.
 #[derive(Clone)]
@@ -17,9 +19,15 @@ pub struct ServerTls {
     pub tcp: Arc<ServerConfig>,
 }
 
+/// `tickets`: of the QUIC listener, for early data; without them every handshake is a full one.
+///
 /// # Errors
 /// [`Kind::Config`] when either text holds nothing usable, or the two do not belong together.
-pub fn server(certificate_pem: &str, key_pem: &str) -> Result<ServerTls, Error> {
+pub fn server(
+    certificate_pem: &str,
+    key_pem: &str,
+    tickets: Option<Arc<Tickets>>,
+) -> Result<ServerTls, Error> {
     let chain = certificates(certificate_pem, "the certificate file")?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
         .map_err(|error| Error::new(Kind::Config, format!("the key file holds no private key: {error}")))?;
@@ -38,7 +46,15 @@ pub fn server(certificate_pem: &str, key_pem: &str) -> Result<ServerTls, Error> 
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         Ok::<_, Error>(config)
     };
-    let quic = build(&[b"h3"], &[&rustls::version::TLS13])?;
+    let mut quic = build(&[b"h3"], &[&rustls::version::TLS13])?;
+    match tickets {
+        Some(tickets) => {
+            quic.session_storage = tickets;
+            // RFC 9001 §4.6.1: the only value but 0.
+            quic.max_early_data_size = u32::MAX;
+        }
+        None => quic.send_tls13_tickets = 0,
+    }
     let quic = QuicServerConfig::try_from(quic)
         .map_err(|error| Error::new(Kind::Config, format!("no TLS 1.3 cipher suite for QUIC: {error}")))?;
     let tcp = build(&[b"h2", b"http/1.1"], rustls::ALL_VERSIONS)?;
@@ -103,16 +119,6 @@ pub fn client(trust: &Trust, identity: Option<&Identity>, alpn: &[&[u8]]) -> Res
     };
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)
-}
-
-/// The same for QUIC.
-///
-/// # Errors
-/// As [`client`].
-pub fn quic_client(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<QuicClientConfig>, Error> {
-    let config = QuicClientConfig::try_from(client(trust, identity, &[b"h3"])?)
-        .map_err(|error| Error::new(Kind::Config, format!("no TLS 1.3 cipher suite for QUIC: {error}")))?;
-    Ok(Arc::new(config))
 }
 
 fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {

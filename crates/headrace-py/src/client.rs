@@ -3,12 +3,14 @@
 //! Whatever waits takes a bridge, and returns a future of its loop; or `None`, and returns a waiter. So one
 //! connection serves any number of loops and threads.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_core::http3::message::{self, RequestHead};
 use headrace_core::{Error, Kind};
 use headrace_net::client::{self, ClientConnection, Target};
+use headrace_net::client_origins::Origins;
 use headrace_net::client_stream::{Options, RequestBody, ResponseStream};
 use headrace_net::tls::{self, Identity, Trust};
 use pyo3::prelude::*;
@@ -55,7 +57,7 @@ impl ClientConfig {
             };
             let identity = identity.map(|(certificate_pem, key_pem)| Identity { certificate_pem, key_pem });
             Ok(client::ClientConfig {
-                tls: tls::quic_client(&trust, identity.as_ref())?,
+                origins: Arc::new(Origins::new(tls::client(&trust, identity.as_ref(), &[b"h3"])?)),
                 handshake_timeout: seconds("handshake_timeout", handshake_timeout)?,
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
                 keep_idle: seconds("keep_idle", keep_idle)?,
@@ -95,9 +97,9 @@ impl Connection {
 
     /// Sends a request. `body`: `None` when it comes by `Stream.send`. `record`: keep the times and sizes of
     /// the answer's DATA frames instead of their bytes. `abandon_after`: seconds without a reader after which
-    /// the answer is stopped.
+    /// the answer is stopped. `early`: it may be sent in early data, for it does no harm to come twice.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (verb, authority, path, headers, body, *, record, abandon_after))]
+    #[pyo3(signature = (verb, authority, path, headers, body, *, record, abandon_after, early))]
     fn request(
         &self,
         py: Python<'_>,
@@ -108,6 +110,7 @@ impl Connection {
         body: Option<&[u8]>,
         record: bool,
         abandon_after: Option<f64>,
+        early: bool,
     ) -> PyResult<Stream> {
         let build = || {
             let bad = |error: Error| Error::new(Kind::BadRequest, error.detail);
@@ -119,7 +122,11 @@ impl Connection {
                 None => RequestBody::Pieces,
             };
             let abandon_after = abandon_after.map(|given| seconds("abandon_after", given)).transpose()?;
-            self.inner.request(head, body, Options { is_recorded: record, abandon_after })
+            self.inner.request(
+                head,
+                body,
+                Options { is_recorded: record, abandon_after, may_be_early: early },
+            )
         };
         Ok(Stream { inner: build().map_err(|error: Error| errors::to_py(py, &error))? })
     }
@@ -316,6 +323,12 @@ impl Stream {
     #[getter]
     fn trailers<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         self.inner.trailers().map(|trailers| fields::to_py(py, &trailers)).transpose()
+    }
+
+    /// The request was sent in early data (0-RTT), and the server took it.
+    #[getter]
+    fn early_data(&self) -> bool {
+        self.inner.is_early_data()
     }
 
     #[getter]

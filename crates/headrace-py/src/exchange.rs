@@ -73,7 +73,7 @@ impl Request {
 
     #[getter]
     fn early_data(&self) -> bool {
-        self.0.is_early_data
+        self.0.is_early_data()
     }
 
     fn __repr__(&self) -> String {
@@ -263,6 +263,17 @@ impl Exchange {
     fn relay<'py>(&self, py: Python<'py>, request: &RelayRequest) -> PyResult<Bound<'py, PyAny>> {
         let request = Box::new(request.0.clone());
         self.call(py, Outcome::Report, |reply| Command::Relay { request, reply })
+    }
+
+    /// The request came in early data, and the handshake is not complete: it may be a replay.
+    #[getter]
+    fn may_be_replay(&self) -> bool {
+        self.inner.request.may_be_replay()
+    }
+
+    /// Resolves when the handshake is complete.
+    fn handshake<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, NOTHING, Command::Handshake)
     }
 
     /// Resolves with `"stopped"` or `"lost"` when the client is gone.

@@ -109,6 +109,8 @@ impl Server {
             ("handshakes", counters.handshakes.load(Ordering::Relaxed) as u64),
             ("exchanges_total", counters.exchanges_total.load(Ordering::Relaxed)),
             ("connections_total", counters.connections_total.load(Ordering::Relaxed)),
+            ("early_requests_total", counters.early_requests_total.load(Ordering::Relaxed)),
+            ("unknown_tickets_total", self.inner.unknown_tickets()),
             ("refused_total", counters.refused_total.load(Ordering::Relaxed)),
             ("breaches_total", counters.breaches_total.load(Ordering::Relaxed)),
             ("buffered_bytes", self.inner.shared.memory.used() as u64),

@@ -2,6 +2,7 @@
 
 from headrace.client.client import AsyncClient, Client, SyncResponse
 from headrace.client.connection import Chunk, Connection, Response, connect
+from headrace.client.replay import ReplaySafe
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
 
@@ -10,6 +11,7 @@ __all__ = [
     "Chunk",
     "Client",
     "Connection",
+    "ReplaySafe",
     "Response",
     "SyncResponse",
     "Timeouts",

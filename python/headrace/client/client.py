@@ -16,6 +16,7 @@ from headrace import errors
 from headrace.client.connection import KEEP_IDLE_S, Answer, Chunk, Response, opener
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
+from headrace.client.replay import add_key, may_come_twice
 from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
@@ -28,7 +29,8 @@ DEFAULT_TIMEOUTS = Timeouts(connect=5.0, read=None, write=60.0, pool=60.0)
 class _Core:
     """`trust`: whom to believe. `timeouts`: of every request that does not say otherwise.
     `max_connections_per_origin`: a further one is opened when no stream is free. `keep_idle`: seconds after
-    which a connection without streams is closed. Raises `ConfigError`."""
+    which a connection without streams is closed. `idempotency_keys`: a completion without an
+    `Idempotency-Key` gets one, and so may leave in early data. Raises `ConfigError`."""
 
     def __init__(
         self,
@@ -37,18 +39,27 @@ class _Core:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         max_connections_per_origin: int = 1,
         keep_idle: float = KEEP_IDLE_S,
+        idempotency_keys: bool = False,
     ) -> None:
+        self._adds_keys = idempotency_keys
         self._timeouts = timeouts
         self._pool = Pool(opener(trust or Trust(), keep_idle), "only", max_connections_per_origin)
 
-    def _outgoing(self, method: str, url: str, headers: Headers | None, body: bytes | None) -> Outgoing:
+    def _outgoing(
+        self, method: str, url: str, headers: Headers | None, body: bytes | None, replay_safe: bool
+    ) -> Outgoing:
         origin = Origin.parse(url)
         parts = urlsplit(url)
         fields = [(name.lower(), value) for name, value in headers or []]
         if body:
             fields.append(("content-length", str(len(body))))
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return Outgoing(method, origin, target, fields, body=body, timeouts=self._timeouts)
+        if self._adds_keys:
+            add_key(method, target, fields)
+        may_be_early = may_come_twice(method, fields, replay_safe)
+        return Outgoing(
+            method, origin, target, fields, body=body, timeouts=self._timeouts, may_be_early=may_be_early
+        )
 
     def migrate(self) -> None:
         """Moves all connections to new sockets, onto the path that the system prefers now; streams go on.
@@ -85,13 +96,21 @@ class Client(_Core):
     __doc__ = f"Blocks the calling thread; any number of threads may share it. {_Core.__doc__}"
 
     def request(
-        self, method: str, url: str, headers: Headers | None = None, content: bytes | Iterable[bytes] = b""
+        self,
+        method: str,
+        url: str,
+        headers: Headers | None = None,
+        content: bytes | Iterable[bytes] = b"",
+        *,
+        replay_safe: bool = False,
     ) -> SyncResponse:
-        """Returns when the head is there. `content`: whole, or piece by piece.
+        """Returns when the head is there. `content`: whole, or piece by piece. `replay_safe`: the request may
+        leave in early data, for it does no harm when it comes twice.
 
         Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
         """
-        out = self._outgoing(method, url, headers, content if isinstance(content, bytes) else None)
+        whole = content if isinstance(content, bytes) else None
+        out = self._outgoing(method, url, headers, whole, replay_safe)
         if not isinstance(content, bytes):
             out.pieces = iter(content)
         return SyncResponse(_begun(run(request(self._pool, out), out)), self._timeouts.read)
@@ -121,12 +140,16 @@ class AsyncClient(_Core):
         url: str,
         headers: Headers | None = None,
         content: bytes | AsyncIterable[bytes] = b"",
+        *,
+        replay_safe: bool = False,
     ) -> Response:
-        """Returns when the head is there. `content`: whole, or piece by piece.
+        """Returns when the head is there. `content`: whole, or piece by piece. `replay_safe`: the request may
+        leave in early data, for it does no harm when it comes twice.
 
         Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
         """
-        out = self._outgoing(method, url, headers, content if isinstance(content, bytes) else None)
+        whole = content if isinstance(content, bytes) else None
+        out = self._outgoing(method, url, headers, whole, replay_safe)
         if not isinstance(content, bytes):
             out.pieces = aiter(content)
         begun = _begun(await run_async(request(self._pool, out), out))

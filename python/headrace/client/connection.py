@@ -104,17 +104,19 @@ class Connection:
         headers: list[tuple[str, str]] | None = None,
         body: bytes = b"",
         record: bool = False,
+        early: bool = False,
     ) -> Response:
         """Sends a request; never waits. Names of fields are lower case.
 
         `record`: the engine keeps when each DATA frame came, not what was in it (`Response.records()`): for
-        measurements that Python must not disturb.
+        measurements that Python must not disturb. `early`: it may be sent in early data (0-RTT), for it does
+        no harm when it comes twice.
         """
         fields = list(headers or [])
         if body:
             fields.append(("content-length", str(len(body))))
         raw = self._raw.request(
-            method, self._authority, path, fields, body, record=record, abandon_after=None
+            method, self._authority, path, fields, body, record=record, abandon_after=None, early=early
         )
         return Response(raw)
 
@@ -192,6 +194,11 @@ class Answer:
     def arrivals(self) -> list[tuple[int, int]]:
         """`(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first."""
         return self._raw.arrivals()
+
+    @property
+    def early_data(self) -> bool:
+        """The request was sent in early data (0-RTT), and the server took it."""
+        return self._raw.early_data
 
     def stop(self) -> None:
         """Stops the answer (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never

@@ -25,6 +25,8 @@ MAX_REFUSALS = 3
 
 
 LEAST_POOL_S = 0.01
+TOO_EARLY = 425
+"""The server wants a request again after the handshake (RFC 8470 §5.2)."""
 NO_TIMEOUTS = Timeouts(None, None, None, None)
 
 
@@ -71,6 +73,8 @@ class Outgoing:
     abandon_after: float | None = None
     """Seconds without a reader after which the answer is stopped."""
     trace: Callable[[str, dict[str, Any]], Any] | None = None
+    may_be_early: bool = False
+    """It may leave in early data (0-RTT): it does no harm when it comes twice."""
     is_patient: bool = False
     """TCP has failed: wait for an attempt that is under way."""
     has_begun_body: bool = False
@@ -94,13 +98,15 @@ Script = Generator[Step, Any, Begun | None]
 def request(pool: Pool, out: Outgoing) -> Script:
     """Raises `HeadraceError`s of side `server`; never after a byte of the answer was given away."""
     _check_length(out)
-    refusals = 0
+    refusals, may_be_early = 0, out.may_be_early
     while True:
         lease = pool.take(out.origin, out.timeouts.connect, out.is_patient)
         if lease is None:
             return None
         connection = lease.connection
-        if not lease.is_open and not (yield from _connect(pool, out, lease)):
+        # A request that may be early does not wait for the handshake; its stream takes it along if it can.
+        is_early = may_be_early and not lease.is_open
+        if not (lease.is_open or is_early) and not (yield from _connect(pool, out, lease)):
             return None
         whole = out.body if out.body is not None and len(out.body) <= PIECE else None
         authority = out.authority or out.origin.authority
@@ -112,8 +118,12 @@ def request(pool: Pool, out: Outgoing) -> Script:
             whole,
             record=False,
             abandon_after=out.abandon_after,
+            early=is_early,
         )
         try:
+            if is_early and not (yield from _connect(pool, out, lease)):
+                stream.stop()
+                return None
             if whole is None:
                 yield from _send_body(out, stream)
             status, headers = yield from _head(out, stream)
@@ -129,6 +139,10 @@ def request(pool: Pool, out: Outgoing) -> Script:
             stream.stop()
             raise
         else:
+            if status == TOO_EARLY and stream.early_data and out.body is not None:
+                stream.stop()
+                may_be_early = False
+                continue
             return Begun(stream, connection, status, headers, lease.is_open)
 
 

@@ -20,6 +20,7 @@ from headrace.client import connection as engine
 from headrace.client.alt_svc import AltSvcCache
 from headrace.client.origin import Origin
 from headrace.client.pool import Http3, Pool
+from headrace.client.replay import REPLAY_SAFE_EXTENSION, add_key, may_come_twice
 from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
@@ -53,12 +54,15 @@ class Stats:
     """`response.extensions["headrace"]`: what the transport knows of an answer."""
 
     protocol = "HTTP/3"
-    is_early_data = False
-    """0-RTT data is not sent yet."""
 
     def __init__(self, begun: Begun) -> None:
         self._begun = begun
         self.is_connection_reused = begun.is_reused
+
+    @property
+    def is_early_data(self) -> bool:
+        """The request was sent in early data (0-RTT), and the server took it."""
+        return self._begun.stream.early_data
 
     @property
     def arrivals(self) -> list[tuple[int, int]]:
@@ -108,6 +112,7 @@ class Core:
         max_connections_per_origin: int = 1,
         keep_idle: float = engine.KEEP_IDLE_S,
         abandon_after: float | None = None,
+        idempotency_keys: bool = False,
         alt_svc_cache: Path | str | None = None,
         tcp: Any = None,
         proxy: None = None,
@@ -120,8 +125,9 @@ class Core:
 
         `max_connections_per_origin`: a further one is opened when no stream is free on those there are.
         `keep_idle`: seconds after which a connection without streams is closed. `abandon_after`: an answer
-        that nobody has read from for so many seconds is stopped. `tcp`: the family's transport for what does
-        not go over HTTP/3; by default its `HTTPTransport` or `AsyncHTTPTransport`.
+        that nobody has read from for so many seconds is stopped. `idempotency_keys`: a completion without an
+        `Idempotency-Key` gets one, and so may leave in early data (0-RTT). `tcp`: the family's transport for
+        what does not go over HTTP/3; by default its `HTTPTransport` or `AsyncHTTPTransport`.
 
         Raises `ConfigError` for what cannot be honoured.
         """
@@ -138,6 +144,7 @@ class Core:
                 detail=f"http3: expected one of {', '.join(get_args(Http3))}; got {http3!r}"
             )
         self._abandon_after = abandon_after
+        self._adds_keys = idempotency_keys
         self._pool = Pool(
             engine.opener(of_httpx(verify, cert), keep_idle),
             http3,
@@ -160,23 +167,27 @@ class Core:
             raise self.family.UnsupportedProtocol(
                 f"{url.scheme}:// does not go over HTTP/3; expected https://"
             )
+        extensions = request.extensions
         headers = [
             (name.lower().decode("latin-1"), value.decode("latin-1"))
             for name, value in request.headers.raw
             if name.lower() not in _NOT_SENT
         ]
+        target = extensions.get("target", url.raw_path).decode("latin-1")
+        if self._adds_keys:
+            add_key(request.method, target, headers)
         whole = isinstance(request.stream, self.family.ByteStream)
-        extensions = request.extensions
         return Outgoing(
             method=request.method,
             origin=_origin(url),
-            target=extensions.get("target", url.raw_path).decode("latin-1"),
+            target=target,
             headers=headers,
             authority=request.headers.get("host", ""),
             body=b"".join(request.stream) if whole else None,
             timeouts=Timeouts.of_extension(extensions.get("timeout")),
             abandon_after=self._abandon_after,
             trace=extensions.get("trace"),
+            may_be_early=may_come_twice(request.method, headers, REPLAY_SAFE_EXTENSION in extensions),
         )
 
     def _answer(self, begun: Begun, read_timeout: float | None) -> Any:

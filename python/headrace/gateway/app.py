@@ -1,6 +1,6 @@
 """One request, top to bottom. READ THIS FIRST.
 
-    open pages -> key -> own pages -> body -> model -> upstream -> relay -> report
+    early data -> open pages -> key -> own pages -> body -> model -> upstream -> relay -> report
 
 In: an exchange. Out: its answer, by way of an upstream, and one line in the access log. A token never comes
 here: from `exchange.relay` on, the engine moves the answer, and this file hears of it again when it is over.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headrace.config import Config
 from headrace.errors import ClientGoneError, HeadraceError, RequestError
 from headrace.exchange import Exchange, RelayReport
-from headrace.gateway import models, routes
+from headrace.gateway import early_data, models, routes
 from headrace.gateway.answers import send_error
 from headrace.gateway.auth import Keys
 from headrace.gateway.upstreams import Upstream, Upstreams
@@ -38,6 +38,7 @@ class Gateway:
     is_started: bool = False
     """The upstreams were looked at once."""
     is_draining: bool = False
+    early: early_data.Counts = field(default_factory=early_data.Counts)
     _watch: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +59,11 @@ class Gateway:
 
     async def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
+        if early_data.is_early(exchange):
+            outcome.is_early = True
+            if not await early_data.admit(exchange, self.config.early_data, self.early):
+                outcome.status, outcome.cause = early_data.TOO_EARLY, "too_early"
+                return
         if page := routes.open_page(request.method, request.path):
             outcome.status = await page(self, exchange)
             return
@@ -106,6 +112,11 @@ class Gateway:
         upstream.in_flight += 1
         try:
             report = await exchange.relay(upstream.request(exchange, self.config, hold, forward_key))
+            if report.untouched and report.status == early_data.TOO_EARLY:
+                # It was told that this may be a replay (`Early-Data: 1`); after the handshake it is none.
+                await exchange.handshake()
+                self.early.retried += 1
+                report = await exchange.relay(upstream.request(exchange, self.config, hold, forward_key))
         finally:
             upstream.in_flight -= 1
         error = report.error

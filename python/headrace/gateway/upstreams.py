@@ -21,6 +21,7 @@ from headrace.config import Upstream as UpstreamConfig
 from headrace.errors import HeadraceError
 from headrace.exchange import Exchange, RelayRequest, Target
 from headrace.gateway.auth import KEY_FIELDS
+from headrace.gateway.early_data import TOO_EARLY, is_early
 
 log = logging.getLogger("headrace.upstreams")
 
@@ -71,6 +72,11 @@ class Upstream:
     def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
         """What to ask it. `hold`: report a status that asks for another upstream, instead of relaying it."""
         set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
+        held = [429, 502, 503, 504] if hold else []
+        if is_early(exchange):
+            set_fields.append(("early-data", "1"))
+        if exchange.may_be_replay:
+            held.append(TOO_EARLY)
         drop = DROPPED_FIELDS
         if self.api_key:
             drop = [*drop, *KEY_FIELDS]
@@ -91,7 +97,7 @@ class Upstream:
             connect_timeout=config.timeouts.connect_s,
             head_timeout=config.timeouts.first_byte_s,
             idle_timeout=config.timeouts.silence_s,
-            held_statuses=[429, 502, 503, 504] if hold else [],
+            held_statuses=held,
             answer_headers=[],
         )
 

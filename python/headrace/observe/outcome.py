@@ -13,6 +13,8 @@ class Outcome:
     """The gateway's own status; `None` when an upstream's answer was relayed."""
     cause: str | None = None
     """Why the gateway answered itself; `None` when `report` says how it went."""
+    is_early: bool = False
+    """It came in early data."""
     key: str | None = None
     """Name of the API key."""
     model: str | None = None

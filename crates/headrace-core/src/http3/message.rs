@@ -236,6 +236,20 @@ pub fn encode_request(head: &RequestHead) -> Bytes {
     encode_fields(section, &head.headers)
 }
 
+/// The size of a request's field section, as RFC 9114 §4.2.2 counts it.
+pub fn request_size(head: &RequestHead) -> usize {
+    let pseudo = [
+        (":method", head.method.as_str()),
+        (":scheme", &head.scheme),
+        (":authority", &head.authority),
+        (":path", &head.path),
+    ];
+    let pseudo = pseudo.iter().map(|(name, value)| name.len() + value.len() + qpack::FIELD_OVERHEAD);
+    let fields = head.headers.iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + qpack::FIELD_OVERHEAD);
+    pseudo.chain(fields).sum()
+}
+
 /// A HEADERS frame with trailers.
 pub fn encode_trailers(headers: &HeaderMap) -> Bytes {
     encode_fields(qpack::Encoder::default(), headers)

@@ -1,0 +1,63 @@
+"""What is done with a request in early data (0-RTT, RFC 8470).
+
+In: a request that may be a replay: it came before its handshake was complete, or a proxy before us says so
+(`Early-Data: 1`). Out: it may go on now, or the client was answered 425. A replay must not start a second
+generation, so what is neither safe nor keyed waits for the handshake: a round trip, and nobody sees an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.config import EarlyData, Policy
+from headrace.errors import kinds
+from headrace.exchange import Exchange, Request
+from headrace.gateway.answers import send_error
+
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+TOO_EARLY = 425
+
+
+@dataclass
+class Counts:
+    """Requests in early data."""
+
+    accepted: int = 0
+    """Ran at once."""
+    waited: int = 0
+    """Waited for the handshake."""
+    refused: int = 0
+    """Were answered 425."""
+    retried: int = 0
+    """An upstream answered 425, and was asked again after the handshake."""
+
+
+def is_early(exchange: Exchange) -> bool:
+    """It may be a replay: of the client's connection to us, or of one before that."""
+    return exchange.may_be_replay or exchange.request.header("early-data") == "1"
+
+
+def policy_of(request: Request, config: EarlyData) -> Policy:
+    routes = [path for path in config.routes if request.path.startswith(path)]
+    if routes:
+        return config.routes[max(routes, key=len)]
+    if request.method in SAFE_METHODS:
+        return config.safe
+    return config.keyed if request.header("idempotency-key") else config.other
+
+
+async def admit(exchange: Exchange, config: EarlyData, counts: Counts) -> bool:
+    """Whether the request may go on, now; if not, it was answered."""
+    policy = policy_of(exchange.request, config)
+    if policy == "run":
+        counts.accepted += 1
+        return True
+    # For a handshake with somebody else, nobody can wait here.
+    if policy == "wait" and exchange.request.header("early-data") != "1":
+        counts.waited += 1
+        await exchange.handshake()
+        return True
+    counts.refused += 1
+    kind = kinds()["too_early"]
+    await send_error(exchange, kind.status, kind.slug, kind.sentence)
+    return False

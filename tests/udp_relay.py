@@ -1,0 +1,74 @@
+"""A UDP relay between one client and a server, for tests: what it passes on, it can keep, hold back, and send
+again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+WAY_BACK_S = 0.03
+
+
+class UdpRelay(asyncio.DatagramProtocol):
+    """`kept`: the client's datagrams, in order. With `holds_handshake` those that the client sends after the
+    server's first answer wait for `release()`: until then the server's handshake is not complete."""
+
+    def __init__(self, server_port: int) -> None:
+        self.server = ("127.0.0.1", server_port)
+        self.kept: list[bytes] = []
+        self.holds_handshake = False
+        self.is_answered = False
+        self.held: list[bytes] = []
+        self.client: Any = None
+        self.port = 0
+        self._inside: asyncio.DatagramTransport
+        self._outside: asyncio.DatagramTransport
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._inside, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        self.port = self._inside.get_extra_info("sockname")[1]
+        self._outside, _ = await loop.create_datagram_endpoint(lambda: _Back(self), remote_addr=self.server)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._inside.close()
+        self._outside.close()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.client = addr
+        self.kept.append(data)
+        if self.holds_handshake and self.is_answered:
+            self.held.append(data)
+        else:
+            self._outside.sendto(data)
+
+    def hold(self) -> None:
+        """From the next connection's first answer on."""
+        self.holds_handshake, self.is_answered = True, False
+
+    def release(self) -> None:
+        self.holds_handshake = False
+        for data in self.held:
+            self._outside.sendto(data)
+        self.held.clear()
+
+    def handle_answer(self, data: bytes) -> None:
+        # A way that takes time: all of a first flight has left before the first answer is there.
+        asyncio.get_running_loop().call_later(WAY_BACK_S, self._answer, data)
+
+    def _answer(self, data: bytes) -> None:
+        self.is_answered = True
+        if not self._inside.is_closing():
+            self._inside.sendto(data, self.client)
+
+
+class _Back(asyncio.DatagramProtocol):
+    def __init__(self, relay: UdpRelay) -> None:
+        self.relay = relay
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.relay.handle_answer(data)
+
+    def error_received(self, exc: Exception) -> None:
+        """The server's port may be closed for a moment."""
