@@ -1,8 +1,8 @@
 """All benchmarks, one after the other, each in a process of its own: `python -m bench [--quick]`.
 
 The whole takes about half an hour and keeps what it measured in `bench/results/` and `docs/measurements.md`;
-`--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback` and `move` need
-root and are left out without.
+`--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback`, `move` and
+`drain` need root and are left out without.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ PARTS = {
     "soak": ("bench.soak", ["--requests", "4000"]),
     "fallback": ("bench.fallback", ["--rounds", "2"]),
     "move": ("bench.move", ["--walks", "2"]),
+    "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
 }
 """Each with what makes it short."""
 
-NEED_ROOT = {"fallback", "move"}
+NEED_ROOT = {"fallback", "move", "drain"}
 
 
 def main() -> None:

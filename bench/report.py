@@ -228,6 +228,27 @@ def move(result: dict[str, Any]) -> str:
     )
 
 
+def drain(result: dict[str, Any]) -> str:
+    streams, kinds = result["streams"], result["requests"]
+    rows = [
+        f"| {kind} | {count + sum(result['failed'].get(kind, {}).values())} |"
+        f" {sum(result['failed'].get(kind, {}).values())} | {result['sent_again'].get(kind, 0)} |\n"
+        for kind, count in kinds.items()
+    ]
+    return (
+        "## A deploy\n\n"
+        f"Two gateways at two addresses of one name. {streams['running_at_sigterm']} answers, a token each 20 ms, "
+        "run through\n"
+        f"the first, and {result['people']} people with each kind of client keep asking by the name, when it gets "
+        "SIGTERM.\n"
+        f"Answers whose bytes are not exactly what the model server sent: **{streams['cut']}**; exit status "
+        f"{result['exit_status']}. httpx over HTTP/2\n"
+        "does not notice GOAWAY on an idle connection; there a request that failed before its answer began was\n"
+        "sent once more, as OpenAI's SDK does.\n\n"
+        f"| client | requests | failed | sent again |\n|---|---|---|---|\n{''.join(rows)}"
+    )
+
+
 SECTIONS = {
     "tokens": tokens,
     "stop": stop,
@@ -238,6 +259,7 @@ SECTIONS = {
     "soak": soak,
     "fallback": fallback,
     "move": move,
+    "drain": drain,
 }
 
 if __name__ == "__main__":

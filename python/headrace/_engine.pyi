@@ -95,7 +95,8 @@ class Server:
         """Asks an upstream on the gateway's own behalf: status, fields, body. Raises `UpstreamError`."""
 
     def drain(self, grace: float) -> asyncio.Future[int]:
-        """Takes nothing new, waits at most `grace` for what runs, closes; how many answers were cut."""
+        """Takes nothing new, waits at most `grace` for what runs, tells what still runs, closes; how many
+        answers were cut. A second call with less time hurries the first."""
 
     def close(self) -> None:
         """Closes every connection at once, and waits for the workers."""
@@ -166,7 +167,7 @@ class RelayReport:
 
     @property
     def cause(self) -> str:
-        """`done`, `stopped`, `lost`, `upstream_failed`, `timeout` or `abandoned`."""
+        """`done`, `stopped`, `lost`, `upstream_failed`, `timeout`, `cut` or `abandoned`."""
 
     @property
     def error(self) -> HeadraceError | None:

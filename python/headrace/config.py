@@ -135,8 +135,11 @@ class Timeouts(Section):
     too."""
     silence_s: Seconds = 600
     """Between two pieces of an answer."""
+    leave_s: Annotated[float, Field(ge=0, le=86400)] = 0
+    """How long new connections are still taken after SIGTERM, while `/readyz` says 503: for balancers that
+    need a moment to look elsewhere."""
     drain_s: Seconds = 30
-    """How long answers may run on after SIGTERM."""
+    """How long answers may run on after that."""
 
 
 def _model_names(value: Any) -> Any:

@@ -146,6 +146,7 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "method_refused": RequestError,
     "overloaded": OverloadedError,
     "shutting_down": OverloadedError,
+    "gateway_draining": OverloadedError,
     "closed": ClosedError,
     "misuse": UsageError,
     "config": ConfigError,

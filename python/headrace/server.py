@@ -19,6 +19,9 @@ from headrace.loop import bridge
 
 log = logging.getLogger("headrace.server")
 
+LAST_WORDS_S = 1.0
+"""For handlers to notice that all is over, after which they are cancelled."""
+
 
 class Server:
     """Serves HTTP/3, HTTP/2 and HTTP/1.1 on one port.
@@ -60,9 +63,13 @@ class Server:
         return dict(self.engine.snapshot())
 
     async def drain(self, grace_s: float) -> int:
-        """Takes nothing new, waits at most `grace_s` for what runs, closes. Returns how many answers were
-        cut."""
-        return await self.engine.drain(grace_s)
+        """Takes nothing new, waits at most `grace_s` for what runs, tells what still runs that it is cut,
+        closes. Returns how many answers were cut. A second call with less time hurries the first."""
+        cut = await self.engine.drain(grace_s)
+        if self._tasks:
+            # Their exchanges are over; what they say of them is still to be heard.
+            await asyncio.wait(self._tasks, timeout=LAST_WORDS_S)
+        return cut
 
     async def close(self) -> None:
         """Closes every connection at once, and waits for the handlers."""

@@ -81,6 +81,8 @@ kinds! {
         "the gateway is at one of its limits; try again in a moment";
     ShuttingDown "shutting_down" Us retry true status 503 h3 code::REQUEST_REJECTED,
         "the gateway is going away; send the request again";
+    GatewayDraining "gateway_draining" Us retry true status 503 h3 code::REQUEST_CANCELLED,
+        "the gateway went away before the answer was complete; ask again";
     Closed "closed" Us retry false status 500 h3 code::INTERNAL_ERROR,
         "the exchange, stream or connection is already closed";
     Misuse "misuse" Us retry false status 500 h3 code::INTERNAL_ERROR,

@@ -9,7 +9,7 @@
 //! leaves in pieces.
 
 use crate::sse::End;
-use crate::{ndjson, sse};
+use crate::{Kind, ndjson, sse};
 
 /// How a body is framed inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Splitter {
     /// An event that says the answer broke off, where this framing has a place for one: between two events.
     /// What is held is half an event and is dropped. `None` for a raw body, or when half an event has left
     /// already.
-    pub fn poll_error_event(&mut self, slug: &str, sentence: &str) -> Option<Vec<u8>> {
+    pub fn poll_error_event(&mut self, kind: Kind) -> Option<Vec<u8>> {
         self.held = Vec::new();
         if self.is_split {
             return None;
@@ -144,17 +144,22 @@ impl Splitter {
         // OpenAI's clients look for `error` in the data of any event, Anthropic's for an event named `error`
         // whose data has the type `error`; Ollama's for a line with `error`.
         let error = format!(
-            r#"{{"message":{},"type":"upstream_error","code":{}}}"#,
-            json_string(sentence),
-            json_string(slug)
+            r#"{{"message":{},"type":"{}_error","code":{}}}"#,
+            json_string(kind.sentence()),
+            kind.side().name(),
+            json_string(kind.slug()),
         );
         match self.framing() {
             Framing::Sse => {
                 Some(format!("event: error\ndata: {{\"type\":\"error\",\"error\":{error}}}\n\n").into_bytes())
             }
             Framing::Ndjson => Some(
-                format!("{{\"error\":{},\"code\":{}}}\n", json_string(sentence), json_string(slug))
-                    .into_bytes(),
+                format!(
+                    "{{\"error\":{},\"code\":{}}}\n",
+                    json_string(kind.sentence()),
+                    json_string(kind.slug())
+                )
+                .into_bytes(),
             ),
             Framing::Raw => None,
         }
@@ -317,10 +322,10 @@ mod tests {
         splitter.handle_data(b"data: 0123456789", |unit| sizes.push(unit.len()));
         splitter.handle_data(b"abcdef", |unit| sizes.push(unit.len()));
         assert_eq!(sizes, [22]);
-        assert_eq!(splitter.poll_error_event("x", "y"), None, "half an event has left");
+        assert_eq!(splitter.poll_error_event(Kind::UpstreamClosed), None, "half an event has left");
         splitter.handle_data(b"\n\n", |unit| sizes.push(unit.len()));
         assert_eq!(sizes, [22, 2]);
-        assert!(splitter.poll_error_event("x", "y").is_some());
+        assert!(splitter.poll_error_event(Kind::UpstreamClosed).is_some());
     }
 
     #[test]
@@ -342,14 +347,15 @@ mod tests {
     fn an_error_event_fits_the_framing_and_drops_the_half_event() {
         let mut splitter = Splitter::new(Framing::Sse, 1 << 16);
         splitter.handle_data(b"data: half", |_| panic!("nothing is complete"));
-        let event =
-            String::from_utf8(splitter.poll_error_event("upstream_closed", "it \"died\"").unwrap()).unwrap();
-        assert!(event.starts_with(
-            "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"it \\\"died\\\"\""
-        ));
+        let event = String::from_utf8(splitter.poll_error_event(Kind::GatewayDraining).unwrap()).unwrap();
+        let message = Kind::GatewayDraining.sentence();
+        assert!(event.starts_with(&format!(
+            "event: error\ndata: {{\"type\":\"error\",\"error\":{{\"message\":\"{message}\",\"type\":\"us_error\",\"code\":\"gateway_draining\""
+        )));
         assert!(event.ends_with("\n\n") && splitter.held() == 0);
         let mut lines = Splitter::new(Framing::Ndjson, 1 << 16);
-        assert_eq!(lines.poll_error_event("s", "m").unwrap(), b"{\"error\":\"m\",\"code\":\"s\"}\n");
-        assert_eq!(Splitter::new(Framing::Raw, 16).poll_error_event("s", "m"), None);
+        let line = format!("{{\"error\":\"{message}\",\"code\":\"gateway_draining\"}}\n");
+        assert_eq!(lines.poll_error_event(Kind::GatewayDraining).unwrap(), line.into_bytes());
+        assert_eq!(Splitter::new(Framing::Raw, 16).poll_error_event(Kind::GatewayDraining), None);
     }
 }

@@ -11,6 +11,8 @@
 //! * *Stop* and *lost* end everything at once, in every state: what is still queued is dropped, the upstream
 //!   is closed, and it is never reused.
 //! * Who leaves after the answer's own last event was not cut short.
+//! * When the server's own time is over, an answer that still runs ends as one whose upstream failed: an error
+//!   event, then a reset. Its cause says whose doing it was.
 //! * An upstream connection goes back to the pool only after an end that its own framing declared.
 
 use State::*;
@@ -53,6 +55,8 @@ pub enum Input {
     /// The client left, by a stop or with its connection, after the event that says that the answer is over
     /// (`data: [DONE]`): it had all of it. OpenAI's SDK does so.
     Left,
+    /// The server goes away, and its answers have had their time.
+    Expired,
     /// The handler gave up: it was cancelled, or it reset the exchange.
     Abandoned,
 }
@@ -80,6 +84,8 @@ pub enum Cause {
     Lost,
     UpstreamFailed,
     Timeout,
+    /// The server went away before the answer's end.
+    Cut,
     Abandoned,
 }
 
@@ -91,6 +97,7 @@ impl Cause {
             Cause::Lost => "lost",
             Cause::UpstreamFailed => "upstream_failed",
             Cause::Timeout => "timeout",
+            Cause::Cut => "cut",
             Cause::Abandoned => "abandoned",
         }
     }
@@ -108,10 +115,13 @@ pub const TABLE: &[Row] = &[
     (Waiting, Input::TimedOut, Ended, &[CloseUpstream], Some(Cause::Timeout)),
     (Waiting, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),
     (Waiting, Input::Lost, Ended, &[CloseUpstream, Reset], Some(Cause::Lost)),
+    (Waiting, Input::Expired, Ended, &[CloseUpstream], Some(Cause::Cut)),
     (Waiting, Input::Abandoned, Ended, &[CloseUpstream, Reset], Some(Cause::Abandoned)),
     (Streaming, Input::End, Finishing, &[PoolUpstream, QueueRest], Some(Cause::Done)),
     (Streaming, Input::Failed, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::UpstreamFailed)),
     (Streaming, Input::TimedOut, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::Timeout)),
+    // Who keeps events for a client that comes back keeps them from here on, and the upstream with them.
+    (Streaming, Input::Expired, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::Cut)),
     (Streaming, Input::Stalled, Ended, &[CloseUpstream, Reset], Some(Cause::Timeout)),
     (Streaming, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),
     (Streaming, Input::Lost, Ended, &[CloseUpstream, Reset], Some(Cause::Lost)),
@@ -123,6 +133,7 @@ pub const TABLE: &[Row] = &[
     (Finishing, Input::Stalled, Ended, &[Reset], Some(Cause::Timeout)),
     (Finishing, Input::Stopped, Ended, &[Reset], Some(Cause::Stopped)),
     (Finishing, Input::Lost, Ended, &[Reset], Some(Cause::Lost)),
+    (Finishing, Input::Expired, Ended, &[Reset], Some(Cause::Cut)),
     (Finishing, Input::Abandoned, Ended, &[Reset], Some(Cause::Abandoned)),
     (Failing, Input::Flushed, Ended, &[Reset], None),
     (Failing, Input::Stalled, Ended, &[Reset], None),
@@ -170,7 +181,7 @@ impl Relay {
 mod tests {
     use super::*;
 
-    const INPUTS: [Input; 10] = [
+    const INPUTS: [Input; 11] = [
         Input::Head,
         Input::HeldHead,
         Input::End,
@@ -180,6 +191,7 @@ mod tests {
         Input::Flushed,
         Input::Stopped,
         Input::Lost,
+        Input::Expired,
         Input::Abandoned,
     ];
 
@@ -239,6 +251,15 @@ mod tests {
                 assert!(actions.iter().all(|action| *action == CloseUpstream), "{inputs:?}");
             }
         }
+    }
+
+    #[test]
+    fn who_runs_out_of_time_is_told_before_the_reset() {
+        let mut relay = Relay::default();
+        relay.handle(Input::Head);
+        assert_eq!(relay.handle(Input::Expired), &[CloseUpstream, QueueErrorEvent]);
+        assert_eq!(relay.handle(Input::Flushed), &[Reset]);
+        assert_eq!(relay.cause(), Some(Cause::Cut));
     }
 
     #[test]

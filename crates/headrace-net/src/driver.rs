@@ -15,12 +15,13 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::{mpsc, watch};
 
 use crate::downstream::{Downstream, Gone};
+use crate::drain;
 use crate::exchange::{Command, Exchange, Phase, Progress, Request};
 use crate::inbox::{self, Inbox};
 use crate::relay::{self, RelayRequest};
 use crate::report::{End, RelayReport};
 use crate::request_body::{KeptBody, RequestBody};
-use crate::server::{Active, Worker};
+use crate::server::{self, Active, Worker};
 
 /// How long an answer may wait for the client's last acknowledgement before its slot is given back.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +40,8 @@ pub struct Driver {
     kept_body: Option<KeptBody>,
     /// Why the body could not be read.
     body_error: Option<Error>,
+    /// The server went away before the answer was complete.
+    is_cut: bool,
     /// Counts this exchange among the running ones.
     _active: Active,
 }
@@ -73,6 +76,7 @@ pub fn pair(
         gone: None,
         kept_body,
         body_error,
+        is_cut: false,
         _active: active,
     };
     (exchange, driver)
@@ -82,6 +86,9 @@ impl Driver {
     /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how,
     /// the client was gone before that.
     pub async fn run(mut self) -> Option<Gone> {
+        let expired = drain::expired(self.worker.shared.phase.clone());
+        let mut has_time = true;
+        tokio::pin!(expired);
         while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
             tokio::select! {
                 biased;
@@ -91,6 +98,14 @@ impl Driver {
                 },
                 gone = wait_gone(&mut self.down, &mut self.body), if self.gone.is_none() => {
                     self.set_gone(gone);
+                }
+                () = &mut expired, if has_time => {
+                    has_time = false;
+                    // A handler that has not begun to answer can still say why it does not.
+                    if self.progress.phase() == Phase::Answering {
+                        self.is_cut = true;
+                        self.reset(Kind::GatewayDraining.h3_code());
+                    }
                 }
             }
         }
@@ -152,6 +167,10 @@ impl Driver {
             body = read => body.unwrap_or_else(|_| Err(Kind::RequestTimeout.into()))?,
             gone = self.down.gone() => return Err(self.set_gone(gone)),
             () = self.inbox.abandoned() => return Err(self.abandon()),
+            () = drain::expired(self.worker.shared.phase.clone()) => {
+                self.is_cut = true;
+                return Err(Kind::GatewayDraining.into());
+            }
         };
         Ok(self.kept_body.insert(body).bytes.clone())
     }
@@ -241,6 +260,10 @@ impl Driver {
         match report.cause {
             Cause::Stopped => self.set_gone(Gone::Stopped),
             Cause::Lost => self.set_gone(Gone::Lost),
+            Cause::Cut => {
+                self.is_cut = true;
+                Kind::GatewayDraining.into()
+            }
             _ => Kind::Closed.into(),
         };
         self.progress.set_phase(match report.end {
@@ -291,6 +314,16 @@ impl Driver {
             now => {
                 Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}")))
             }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let is_complete = self.progress.phase() == Phase::Finished && !self.is_cut;
+        let is_over = self.worker.phase() >= server::Phase::Expired;
+        if is_over && !is_complete && self.gone != Some(Gone::Stopped) {
+            self.worker.shared.counters.cut.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

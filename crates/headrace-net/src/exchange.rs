@@ -5,7 +5,6 @@
 //! reset; it never finishes by itself.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::{mpsc, watch};
 
 use crate::downstream::{Gone, Protocol};
+pub use crate::progress::{Phase, Progress};
 use crate::relay::RelayRequest;
 use crate::reply::Reply;
 use crate::report::RelayReport;
@@ -40,40 +40,6 @@ impl Request {
     /// It may be a replay of what another connection said (RFC 8470 §2).
     pub fn may_be_replay(&self) -> bool {
         self.early_data.as_ref().is_some_and(|complete| !*complete.borrow())
-    }
-}
-
-/// How far an exchange is; for people who look at it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    Open,
-    Answering,
-    Relaying,
-    Finished,
-    Reset,
-}
-
-/// What an exchange shows of itself while it runs; written by the driver, read by anyone.
-#[derive(Debug, Default)]
-pub struct Progress {
-    phase: AtomicU8,
-    pub events: AtomicU64,
-    pub bytes: AtomicU64,
-}
-
-impl Progress {
-    pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Open,
-            1 => Phase::Answering,
-            2 => Phase::Relaying,
-            3 => Phase::Finished,
-            _ => Phase::Reset,
-        }
-    }
-
-    pub fn set_phase(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
     }
 }
 

@@ -21,7 +21,7 @@ use quinn::{RecvStream, SendStream, VarInt};
 use tokio::sync::watch;
 
 use crate::http3_request;
-use crate::http3_stream::stream_code;
+use crate::http3_stream::{self, stream_code};
 use crate::server::{Phase, Worker};
 
 /// The first GOAWAY promises nothing yet: any request that is on its way is still taken.
@@ -221,8 +221,9 @@ async fn say_goaway(worker: Arc<Worker>, connection: Arc<Connection>, mut contro
     while connection.open.load(Ordering::Relaxed) > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The control stream must outlive what it says.
-    tokio::time::sleep(connection.quic.rtt()).await;
+    // The control stream must outlive what it says, even when that is lost once: who has not heard which
+    // requests were refused takes them for lost.
+    tokio::time::sleep(http3_stream::settle_time(&connection.quic)).await;
 }
 
 /// Resolves when no request was open for `limit`.

@@ -30,6 +30,11 @@ pub fn stream_code(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
 
+/// How long the other side needs to see what was sent, with one retransmission.
+pub fn settle_time(connection: &quinn::Connection) -> Duration {
+    (connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
+}
+
 /// Whose doing the end of a connection was.
 pub fn gone(error: &ConnectionError) -> Gone {
     match error {
@@ -312,7 +317,7 @@ impl Sender {
     /// How long the client needs to see what was flushed, with one retransmission: a reset that overtakes it
     /// would take it back.
     pub fn settle_time(&self) -> Duration {
-        (self.connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
+        settle_time(&self.connection)
     }
 
     fn queue_frame(&mut self, bytes: Bytes) {

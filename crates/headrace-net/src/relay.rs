@@ -5,6 +5,7 @@
 //! `headrace-core/relay.rs`; this file does it, in one task, without a timer, channel or lock per event.
 
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -18,11 +19,12 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::sleep;
 
 use crate::downstream::{Downstream, Gone};
+use crate::drain;
 use crate::exchange::Progress;
 use crate::inbox::Inbox;
 use crate::report::{End, RelayReport};
 use crate::request_body::KeptBody;
-use crate::server::Worker;
+use crate::server::{Phase, Worker};
 use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest};
 use crate::watch::Watch;
 
@@ -65,6 +67,7 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
         trailers: None,
         has_length: false,
         is_said: false,
+        expired: Some(Box::pin(drain::expired(sides.worker.shared.phase.clone()))),
         sides,
         request,
     };
@@ -72,6 +75,11 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
     loop {
         if job.is_said && matches!(input, Input::Stopped | Input::Lost) {
             input = Input::Left;
+        }
+        // The connection was closed by ourselves.
+        let is_closed = job.sides.worker.phase() == Phase::Closed;
+        if is_closed && input == Input::Lost && job.machine.state() != headrace_core::relay::State::Failing {
+            input = Input::Expired;
         }
         job.act(input).await;
         input = match job.machine.state() {
@@ -87,6 +95,8 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
     job.report
 }
 
+type Expired = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 struct Job<'a> {
     machine: Relay,
     report: RelayReport,
@@ -99,6 +109,8 @@ struct Job<'a> {
     has_length: bool,
     /// The event that says that the answer is over was handed on.
     is_said: bool,
+    /// The server's own end; `None` once it was heard.
+    expired: Option<Expired>,
     sides: Sides<'a>,
     request: RelayRequest,
 }
@@ -112,6 +124,7 @@ impl Job<'_> {
         let open = upstream::open(self.sides.worker, &self.request.upstream, &body);
         let opened = tokio::select! {
             biased;
+            () = heard(&mut self.expired) => return Input::Expired,
             gone = self.sides.down.gone() => return gone_input(gone),
             () = self.sides.inbox.abandoned() => return Input::Abandoned,
             opened = open => opened,
@@ -251,6 +264,9 @@ impl Job<'_> {
         if let Poll::Ready(gone) = self.sides.down.poll_gone(cx) {
             return Poll::Ready(gone_input(gone));
         }
+        if let Poll::Ready(()) = std::pin::pin!(heard(&mut self.expired)).poll(cx) {
+            return Poll::Ready(Input::Expired);
+        }
         let abandoned = std::pin::pin!(self.sides.inbox.abandoned());
         abandoned.poll(cx).map(|()| Input::Abandoned)
     }
@@ -262,8 +278,13 @@ impl Job<'_> {
 
     /// Does what the table asks for.
     async fn act(&mut self, input: Input) {
-        if input == Input::Stalled {
-            self.report.error = Some(Kind::ClientStalled.into());
+        match input {
+            Input::Stalled => self.report.error = Some(Kind::ClientStalled.into()),
+            // What failed before keeps its reason.
+            Input::Expired if self.machine.cause().is_none_or(|cause| cause == Cause::Done) => {
+                self.report.error = Some(Kind::GatewayDraining.into());
+            }
+            _ => {}
         }
         for action in self.machine.handle(input) {
             match action {
@@ -316,7 +337,7 @@ impl Job<'_> {
 
     fn queue_error_event(&mut self) {
         let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
-        let event = self.splitter.poll_error_event(error.kind.slug(), error.kind.sentence());
+        let event = self.splitter.poll_error_event(error.kind);
         if let Some(event) = event.filter(|_| !self.sides.is_head_request && !self.has_length) {
             self.sides.down.queue_data(&Unit { held: &[], fresh: &event, is_event: true });
         }
@@ -335,10 +356,19 @@ impl Job<'_> {
         }
         let kind = match input {
             Input::Stopped | Input::Lost | Input::Left => Kind::Stopped,
-            _ => Kind::Internal,
+            _ => self.report.error.as_ref().map_or(Kind::Internal, |error| error.kind),
         };
         self.sides.down.reset(kind.h3_code());
     }
+}
+
+/// Resolves once, when the server's answers have had their time.
+async fn heard(expired: &mut Option<Expired>) {
+    match expired {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+    *expired = None;
 }
 
 fn gone_input(gone: Gone) -> Input {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::watch;
 
 use crate::config::{ServerConfig, Steering};
+use crate::drain;
 use crate::exchange::Exchange;
 use crate::http3_listener;
 use crate::listener::{self, Sockets};
@@ -29,20 +30,21 @@ use crate::tls::{self, ServerTls, Trust};
 use crate::upstream::{self, UpstreamRequest};
 use crate::upstream_http2;
 
-/// How often a drain looks whether it is over.
-const DRAIN_LOOK: Duration = Duration::from_millis(5);
-
 /// Takes exchanges. Called on worker threads: it must return at once.
 pub trait Handler: Send + Sync + 'static {
     fn handle_exchange(&self, exchange: Exchange);
 }
 
-/// Where the server is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the server is in its life; it only goes on (`drain.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Running,
     /// No new connections; GOAWAY; running exchanges go on.
     Draining,
+    /// Half the grace time is over: connections over TCP that were never quiet are told, too.
+    Insisting,
+    /// The grace time is over: running exchanges are told so, and cut.
+    Expired,
     Closed,
 }
 
@@ -61,6 +63,8 @@ pub struct Counters {
     pub exchanges: AtomicUsize,
     pub connections: AtomicUsize,
     pub handshakes: AtomicUsize,
+    /// Exchanges that the end of a drain cut.
+    pub cut: AtomicUsize,
     pub exchanges_total: AtomicU64,
     pub connections_total: AtomicU64,
     /// Requests that came in early data (0-RTT), before the handshake was complete.
@@ -128,6 +132,9 @@ impl Worker {
 
     /// A slot for an exchange, or the error the client is to be told.
     pub fn begin_exchange(&self) -> Result<Active, Error> {
+        if self.phase() >= Phase::Expired {
+            return Err(Kind::ShuttingDown.into());
+        }
         let slot = self
             .slot(|counters| &counters.exchanges, self.config.limits.max_exchanges)
             .ok_or_else(|| Error::new(Kind::Overloaded, "limits.max_exchanges is reached"))?;
@@ -145,7 +152,11 @@ impl Worker {
     }
 
     pub fn is_draining(&self) -> bool {
-        *self.shared.phase.borrow() != Phase::Running
+        self.phase() != Phase::Running
+    }
+
+    pub fn phase(&self) -> Phase {
+        *self.shared.phase.borrow()
     }
 }
 
@@ -256,27 +267,15 @@ impl Server {
         self.workers.iter().map(|worker| worker.pool.len()).sum()
     }
 
-    /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, then
-    /// closes. The reply says how many exchanges were cut.
+    /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, tells
+    /// those that still run, then closes. The reply says how many exchanges were cut.
     pub fn drain(&self, grace: Duration, reply: Reply<usize>) {
-        self.phase.send_if_modified(|phase| {
-            let was_running = *phase == Phase::Running;
-            if was_running {
-                *phase = Phase::Draining;
-            }
-            was_running
-        });
         let (shared, phase, threads) = (self.shared.clone(), self.phase.clone(), self.threads.clone());
         // A thread of its own: it outlives the workers.
         std::thread::spawn(move || {
-            let deadline = Instant::now() + grace;
-            let running = || shared.counters.exchanges.load(Ordering::Relaxed);
-            while running() > 0 && Instant::now() < deadline && *phase.borrow() != Phase::Closed {
-                std::thread::sleep(DRAIN_LOOK);
-            }
-            let cut = running();
-            phase.send_replace(Phase::Closed);
+            drain::run(&shared, &phase, grace);
             join(&threads);
+            let cut = shared.counters.cut.load(Ordering::Relaxed);
             reply.send(Ok(cut));
         });
     }

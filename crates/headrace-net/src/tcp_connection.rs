@@ -4,19 +4,20 @@
 //! answer names the HTTP/3 service on the same port (`Alt-Svc`, RFC 7838).
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headrace_core::events::Unit;
 use headrace_core::fields;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::{Error, Kind};
-use http::{Method, Response, header};
+use http::{HeaderValue, Method, Response, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -33,12 +34,17 @@ use crate::exchange::Request;
 use crate::request_body::{RequestBody, Source};
 use crate::server::{Phase, Worker};
 use crate::tcp_stream::{self, Body, Connection};
+use crate::tcp_use::{Held, Use};
 use crate::tls::ServerTls;
 
 /// After accept() failed for want of descriptors: some must be given back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a closed server lets hyper write its last frames.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
+/// A draining server ends a connection when it was quiet for so long. HTTP/1.1 cannot refuse a request that is
+/// under way when its connection closes: a busy one ends with its next answer (`connection: close`) instead. And
+/// clients of HTTP/2 that are built on Python's h2, httpx among them, lose their running answers to a GOAWAY.
+const QUIET: Duration = Duration::from_millis(250);
 /// Most bytes hyper may hold of one answer beyond what the kernel took.
 const SEND_BUFFER: usize = 64 * 1024;
 /// hyper's smallest buffer for a head.
@@ -56,6 +62,15 @@ pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: watch::Receive
             },
             _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
         }
+    }
+    // Who is in the queue already would be reset with the listener.
+    while let Ok((stream, client)) = poll_fn(|cx| match listener.poll_accept(cx) {
+        Poll::Ready(accepted) => Poll::Ready(accepted),
+        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+    })
+    .await
+    {
+        admit(&worker, &tls, stream, client);
     }
     drop(listener);
     let _ = phase.wait_for(|phase| *phase == Phase::Closed).await;
@@ -93,9 +108,8 @@ async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, cli
         move |request| {
             let (worker, connection, in_use) = (worker.clone(), connection.clone(), use_.begin());
             async move {
-                let response = handle_request(worker, request, connection, client).await;
-                drop(in_use);
-                response
+                let response = handle_request(worker, request, connection, client).await?;
+                Ok::<_, Infallible>(response.map(|body| Held { body, _in_use: in_use }))
             }
         }
     });
@@ -110,6 +124,7 @@ async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, cli
             .keep_alive_interval(worker.config.timeouts.idle_s / 3)
             .keep_alive_timeout(worker.config.timeouts.idle_s)
             .serve_connection(io, service);
+        // GOAWAY in two steps (RFC 9113 §6.8): hyper does both.
         run(&worker, &use_, connection, |connection| connection.graceful_shutdown()).await;
     } else {
         let connection = http1::Builder::new()
@@ -121,13 +136,20 @@ async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, cli
     }
 }
 
-/// Drives a connection; tells it to end when the server drains or nobody uses it.
+/// Drives a connection; tells it to end when nobody uses it, or when the server drains.
 async fn run<C: Future>(worker: &Worker, use_: &Use, connection: C, end: impl Fn(Pin<&mut C>)) {
     tokio::pin!(connection);
     let mut phase = worker.shared.phase.clone();
     let reason = async {
         tokio::select! {
-            _ = phase.wait_for(|phase| *phase != Phase::Running) => {}
+            () = async {
+                let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+                tokio::select! {
+                    () = use_.unused(QUIET) => {}
+                    // Not when the grace time is over: last error events leave first.
+                    _ = phase.wait_for(|phase| matches!(phase, Phase::Insisting | Phase::Closed)) => {}
+                }
+            } => {}
             () = use_.unused(worker.config.timeouts.unused_s) => {}
         }
     };
@@ -171,7 +193,11 @@ async fn handle_request(
             sender.finish();
         }
     }
-    Ok(head_receiver.await.unwrap_or_else(|_| tcp_stream::broken_off()))
+    let mut response = head_receiver.await.unwrap_or_else(|_| tcp_stream::broken_off());
+    if protocol == Protocol::Http1 && worker.is_draining() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
 
 /// A request's head, checked as strictly as HTTP/3's (`headrace_core::http3::message`).
@@ -198,49 +224,6 @@ fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
     fields::strip_hop_by_hop(&mut headers);
     headers.remove(header::HOST);
     Ok(RequestHead { method: request.method().clone(), scheme: "https".to_owned(), authority, path, headers })
-}
-
-/// Whether a connection is used, and since when not.
-struct Use {
-    open: AtomicU64,
-    /// Milliseconds after `start` at which the last request ended.
-    last: AtomicU64,
-    start: Instant,
-}
-
-impl Default for Use {
-    fn default() -> Self {
-        Self { open: AtomicU64::new(0), last: AtomicU64::new(0), start: Instant::now() }
-    }
-}
-
-/// A request that is being answered.
-struct InUse(Arc<Use>);
-
-impl Use {
-    fn begin(self: &Arc<Self>) -> InUse {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        InUse(self.clone())
-    }
-
-    async fn unused(&self, limit: Duration) {
-        loop {
-            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-            let is_open = self.open.load(Ordering::Relaxed) > 0;
-            let idle = if is_open { Duration::ZERO } else { self.start.elapsed().saturating_sub(last) };
-            if idle >= limit {
-                return;
-            }
-            tokio::time::sleep(limit - idle).await;
-        }
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.last.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Notes when the client's side of a connection ends.

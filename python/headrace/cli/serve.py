@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.serve")
 
+CUT = 3
+"""Exit status when answers were cut: neither a bug (1) nor a bad configuration (2)."""
+
 
 def serve(
     config: Annotated[
@@ -70,8 +73,8 @@ def serve(
 
 
 async def run(config: Config, read_again: Callable[[], Config]) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit status. A second signal ends at once. SIGHUP reads the
-    configuration and the certificate again."""
+    """Serves until SIGTERM or SIGINT; returns the exit status: 0 when every answer came to its end, else
+    `CUT`. A second signal ends at once. SIGHUP reads the configuration and the certificate again."""
     from headrace.gateway import Gateway
 
     stop, stop_now, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -92,12 +95,11 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not drained.done():
-            log.warning("ending at once")
-            drained.cancel()
-            return 1
-        cut = drained.result()
+            log.warning("a second signal: ending at once")
+            await gateway.hurry()
+        cut = await drained
         log.info("closed; %s", f"cut: {_answers(cut)}" if cut else "no answer was cut")
-        return 1 if cut else 0
+        return CUT if cut else 0
 
 
 def _answers(count: int) -> str:

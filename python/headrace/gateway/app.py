@@ -9,11 +9,12 @@ here: from `exchange.relay` on, the engine moves the answer, and this file hears
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, field
 
 from headrace.config import Config
-from headrace.errors import ClientGoneError, HeadraceError, RequestError
+from headrace.errors import ClientGoneError, HeadraceError, OverloadedError, RequestError
 from headrace.exchange import Exchange, RelayReport
 from headrace.gateway import early_data, models, routes
 from headrace.gateway.answers import send_error
@@ -40,6 +41,7 @@ class Gateway:
     is_draining: bool = False
     early: early_data.Counts = field(default_factory=early_data.Counts)
     _watch: asyncio.Task[None] | None = None
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.upstreams = Upstreams(self.config.upstreams)
@@ -54,6 +56,9 @@ class Gateway:
             await self._answer(exchange, outcome)
         except ClientGoneError as error:
             outcome.cause = outcome.cause or error.kind.slug
+        except asyncio.CancelledError:
+            outcome.cause = outcome.cause or "abandoned"
+            raise
         finally:
             self.access.write(exchange, outcome, time.monotonic() - started)
 
@@ -81,7 +86,7 @@ class Gateway:
         except models.BadBody as error:
             await _refuse(exchange, outcome, 400, "invalid_json", str(error))
             return
-        except RequestError as error:
+        except (RequestError, OverloadedError) as error:
             await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
             return
         candidates = self.upstreams.candidates(request.path, outcome.model)
@@ -104,7 +109,8 @@ class Gateway:
                 break
         if report is not None and report.untouched and report.error is not None:
             kind = report.error.kind
-            message = f"upstream {outcome.upstream}: {kind.sentence}"
+            is_theirs = kind.side == "upstream"
+            message = f"upstream {outcome.upstream}: {kind.sentence}" if is_theirs else kind.sentence
             await _refuse(exchange, outcome, kind.status, kind.slug, message)
 
     async def _ask(self, exchange: Exchange, upstream: Upstream, hold: bool) -> RelayReport:
@@ -165,9 +171,20 @@ class Gateway:
         return later
 
     async def drain(self) -> int:
-        """Lets running answers end; returns how many were cut after `timeouts.drain_s`."""
+        """Lets running answers end; returns how many were cut after `timeouts.drain_s`.
+
+        Not ready from now on; new connections are refused after `timeouts.leave_s`.
+        """
         self.is_draining = True
-        return await self.server.drain(self.config.timeouts.drain_s)
+        timeouts = self.config.timeouts
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), timeouts.leave_s)
+        return await self.server.drain(0 if self._hurry.is_set() else timeouts.drain_s)
+
+    async def hurry(self) -> None:
+        """Ends a drain that runs: each answer that still runs gets its last error event, and is cut."""
+        self._hurry.set()
+        await self.server.drain(0)
 
     async def close(self) -> None:
         if self._watch:

@@ -1,0 +1,82 @@
+//! Whether a TCP connection is used, and since when not.
+//!
+//! In: requests that begin, and the bodies of their answers. Out: a future that resolves when nobody has used
+//! the connection for a while. An answer counts until hyper has let go of its body.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+pub struct Use {
+    open: AtomicU64,
+    /// Milliseconds after `start` at which the last answer ended.
+    last: AtomicU64,
+    start: Instant,
+}
+
+impl Default for Use {
+    fn default() -> Self {
+        Self { open: AtomicU64::new(0), last: AtomicU64::new(0), start: Instant::now() }
+    }
+}
+
+/// A request that is being answered.
+pub struct InUse(Arc<Use>);
+
+impl Use {
+    pub fn begin(self: &Arc<Self>) -> InUse {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        InUse(self.clone())
+    }
+
+    /// Resolves when no answer was open for `limit`.
+    pub async fn unused(&self, limit: Duration) {
+        loop {
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let is_open = self.open.load(Ordering::Relaxed) > 0;
+            let idle = if is_open { Duration::ZERO } else { self.start.elapsed().saturating_sub(last) };
+            if idle >= limit {
+                return;
+            }
+            tokio::time::sleep(limit - idle).await;
+        }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.last.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body whose connection is in use as long as it is there.
+pub struct Held<B> {
+    pub body: B,
+    pub _in_use: InUse,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Held<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
