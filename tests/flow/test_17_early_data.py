@@ -50,11 +50,17 @@ def client(trust: Trust) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def held(client: AsyncClient, server: Gateway | Server) -> AsyncIterator[tuple[UdpRelay, str]]:
-    """A way to the server on which the end of the next handshake waits for `relay.release()`."""
+async def far(server: Gateway | Server) -> AsyncIterator[tuple[UdpRelay, str]]:
+    """A way to the server that takes time: what leaves with a first flight is there before its answer."""
     port = (server.server if isinstance(server, Gateway) else server).address[1]
     async with UdpRelay(port) as relay:
-        at = f"https://localhost:{relay.port}"
+        yield relay, f"https://localhost:{relay.port}"
+
+
+@contextlib.asynccontextmanager
+async def held(client: AsyncClient, server: Gateway | Server) -> AsyncIterator[tuple[UdpRelay, str]]:
+    """A way to the server on which the end of the next handshake waits for `relay.release()`."""
+    async with far(server) as (relay, at):
         await come_back(client, at)
         await asyncio.sleep(0.05)
         relay.hold()
@@ -213,10 +219,12 @@ async def test_rejected_early_data_is_sent_again(
 
 async def test_a_large_early_body_is_whole(gateway: Gateway, client: AsyncClient, source: Source) -> None:
     """More than a first flight holds: the rest follows when the server has answered."""
-    await come_back(client, gateway)
     body = script(events=2)[:-1] + b', "prompt": "' + b"x" * 50_000 + b'"}'
-    response = await client.request("POST", f"{origin(gateway)}/v1/chat/completions", KEYED, body)
-    assert b"[DONE]" in await response.read()
+    async with far(gateway) as (_, at):
+        await come_back(client, at)
+        response = await client.request("POST", f"{at}/v1/chat/completions", KEYED, body)
+        assert response.early_data
+        assert b"[DONE]" in await response.read()
     assert source.runs[0].body_bytes == len(body)
 
 
@@ -231,9 +239,11 @@ async def test_a_handler_can_wait_for_the_handshake(serve: Serve, client: AsyncC
         await exchange.answer(200, [], b"x" if before else b"-")
 
     server = await serve(handle)
-    await come_back(client, server)
-    response = await client.request("GET", f"{origin(server)}/")
-    await response.read()
+    async with held(client, server) as (relay, at):
+        asked = asyncio.create_task(client.request("GET", f"{at}/"))
+        await asyncio.sleep(0.1)
+        relay.release()
+        assert await (await asked).read() == b"x"
     assert seen == [(False, False), (True, False)]
 
 
@@ -248,10 +258,11 @@ async def test_without_tickets_there_is_no_early_data(
 
 async def test_the_client_adds_keys_when_asked(gateway: Gateway, trust: Trust, source: Source) -> None:
     client = AsyncClient(trust, idempotency_keys=True)
-    await come_back(client, gateway)
-    response = await client.request("POST", f"{origin(gateway)}/v1/chat/completions", JSON, BODY)
-    assert response.early_data
-    await response.read()
+    async with far(gateway) as (_, at):
+        await come_back(client, at)
+        response = await client.request("POST", f"{at}/v1/chat/completions", JSON, BODY)
+        assert response.early_data
+        await response.read()
     assert len(source.runs[0].fields["idempotency-key"]) == 36
     client.close()
 
@@ -263,7 +274,7 @@ async def test_the_sdk_transport_goes_early(gateway: Gateway, ca_file: Any, sour
     import headrace.httpx2
 
     transport = headrace.httpx2.AsyncTransport(ca_file, http3="only")
-    async with httpx2.AsyncClient(transport=transport, base_url=origin(gateway)) as client:
+    async with far(gateway) as (_, at), httpx2.AsyncClient(transport=transport, base_url=at) as client:
         await client.get("/healthz")
         for given in ({"headers": {"Idempotency-Key": "k"}}, {"extensions": headrace.ReplaySafe}):
             await asyncio.sleep(0.1)
