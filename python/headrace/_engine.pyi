@@ -162,6 +162,35 @@ class RelayRequest:
     ) -> RelayRequest: ...
 
 @final
+class Recording:
+    """An answer that is relayed once and told to any number of clients, each from its first byte.
+
+    The generation ends when the last client that follows it stops it, and `grace` seconds after the last one
+    was lost. Of the body the last `max_bytes` are kept.
+    """
+
+    def __new__(cls, *, max_bytes: int, grace: float) -> Recording: ...
+    def close(self) -> None:
+        """There will be no more of it; does nothing once it has ended."""
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def begun(self) -> bool:
+        """Its head is there."""
+
+    @property
+    def whole(self) -> bool:
+        """Everything since its first byte is kept."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the body, as it is kept."""
+
+    @property
+    def followers(self) -> int: ...
+
+@final
 class RelayReport:
     """How a relay went. Times are taken where the bytes pass."""
 
@@ -265,6 +294,16 @@ class Exchange:
 
     def relay(self, request: RelayRequest) -> asyncio.Future[RelayReport]:
         """Relays an upstream's answer; see `RelayReport` for how it may end."""
+
+    def record(self, request: RelayRequest, recording: Recording) -> asyncio.Future[RelayReport]:
+        """Begins to relay an upstream's answer into a record, for `follow`; the request needs a `body`.
+
+        May be awaited beside `follow`. An `untouched` report leaves the record open for another upstream.
+        """
+
+    def follow(self, recording: Recording) -> asyncio.Future[RelayReport]:
+        """Tells the record to the client, from its first byte to its end. `untouched`: it ended without a
+        head."""
 
     @property
     def may_be_replay(self) -> bool:

@@ -204,6 +204,21 @@ class EarlyData(Section):
     """Beginnings of paths, before the three above; the longest wins."""
 
 
+class Idempotency(Section):
+    """Answers to requests with an `Idempotency-Key`: a second request with the same key is told the answer of
+    the first."""
+
+    max_bytes: Positive = 64 * MIB
+    """All such answers that run or ended a moment ago, together. Full: 503."""
+    answer_bytes: Size = MIB
+    """What is kept of one: some 5,000 tokens. Of a longer one nobody can have the beginning again."""
+    kept_s: Seconds = 60
+    """How long one is kept after its end."""
+    lost_s: Seconds = 10
+    """How long one is generated on when its client was lost, for the client to come back with the same key. A
+    client that stops ends it at once."""
+
+
 class UpstreamPool(Section):
     """Connections to model servers that are kept open."""
 
@@ -274,6 +289,7 @@ class Config(BaseSettings):
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     early_data: EarlyData = EarlyData()
+    idempotency: Idempotency = Idempotency()
     pool: UpstreamPool = UpstreamPool()
     log: Log = Log()
 

@@ -140,6 +140,8 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "head_too_large": RequestError,
     "body_too_large": RequestError,
     "body_incomplete": RequestError,
+    "idempotency_key_reused": RequestError,
+    "idempotency_key_too_late": RequestError,
     "too_early": RequestError,
     "request_timeout": RequestError,
     "client_stalled": RequestError,

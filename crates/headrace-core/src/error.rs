@@ -75,6 +75,10 @@ kinds! {
         "the client did not read its answer in time";
     MethodRefused "method_refused" Client retry false status 501 h3 code::REQUEST_REJECTED,
         "CONNECT is not served here";
+    KeyReused "idempotency_key_reused" Client retry false status 422 h3 code::MESSAGE_ERROR,
+        "the Idempotency-Key was used for another request; each request needs its own";
+    KeyTooLate "idempotency_key_too_late" Client retry false status 409 h3 code::REQUEST_REJECTED,
+        "the answer to this Idempotency-Key runs, and its beginning is not kept any more";
     TooEarly "too_early" Client retry true status 425 h3 code::REQUEST_REJECTED,
         "the request came in early data and may be a replay; send it again after the handshake";
     Overloaded "overloaded" Us retry true status 503 h3 code::EXCESSIVE_LOAD,

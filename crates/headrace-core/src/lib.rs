@@ -9,6 +9,7 @@
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
+//! * [`journal`]: the record of one answer
 //! * [`path`]: where a client is for certain
 //! * [`error`]: the one table of error kinds
 
@@ -19,6 +20,7 @@ pub mod events;
 pub mod fields;
 pub mod http1;
 pub mod http3;
+pub mod journal;
 pub mod ndjson;
 pub mod path;
 pub mod relay;

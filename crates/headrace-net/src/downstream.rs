@@ -11,7 +11,7 @@ use headrace_core::events::Unit;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 
-use crate::{http3_stream, tcp_stream};
+use crate::{http3_stream, recording, tcp_stream};
 
 /// What the client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ impl From<Gone> for Error {
 pub enum Downstream {
     Http3(http3_stream::Sender),
     Tcp(tcp_stream::Sender),
+    /// No client: a record, from which clients are told.
+    Record(recording::Sink),
 }
 
 macro_rules! each {
@@ -60,6 +62,7 @@ macro_rules! each {
         match $self {
             Downstream::Http3($sender) => $call,
             Downstream::Tcp($sender) => $call,
+            Downstream::Record($sender) => $call,
         }
     };
 }

@@ -12,12 +12,14 @@ use headrace_core::events::Unit;
 use headrace_core::relay::Cause;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::downstream::{Downstream, Gone};
 use crate::drain;
 use crate::exchange::{Command, Exchange, Phase, Progress, Request};
+use crate::follow;
 use crate::inbox::{self, Inbox};
+use crate::recording::Recording;
 use crate::relay::{self, RelayRequest};
 use crate::report::{End, RelayReport};
 use crate::request_body::{KeptBody, RequestBody};
@@ -34,7 +36,6 @@ pub struct Driver {
     worker: Arc<Worker>,
     progress: Arc<Progress>,
     is_head_request: bool,
-    early_data: Option<watch::Receiver<bool>>,
     gone: Option<Gone>,
     /// The body once it was read, for a relay to send on; let go when an answer to it has begun.
     kept_body: Option<KeptBody>,
@@ -62,9 +63,8 @@ pub fn pair(
     let (sender, commands) = mpsc::channel(inbox::COMMAND_QUEUE);
     let progress = Arc::new(Progress::default());
     let is_head_request = request.head.method == Method::HEAD;
-    let early_data = request.early_data.clone();
     let ready_body = kept_body.as_ref().map(|kept| kept.bytes.clone());
-    let exchange = Exchange::new(active.id(), request, progress.clone(), ready_body, sender);
+    let exchange = Exchange::new(active.id(), request, progress.clone(), ready_body, sender, worker.clone());
     let driver = Driver {
         down,
         body,
@@ -72,7 +72,6 @@ pub fn pair(
         worker,
         progress,
         is_head_request,
-        early_data,
         gone: None,
         kept_body,
         body_error,
@@ -143,8 +142,8 @@ impl Driver {
                 let result = self.relay(*request).await;
                 reply.send(result);
             }
-            Command::Handshake(reply) => {
-                let result = self.handshake().await;
+            Command::Follow { recording, reply } => {
+                let result = self.follow(recording).await;
                 reply.send(result);
             }
             Command::Gone(reply) => match self.gone {
@@ -173,19 +172,6 @@ impl Driver {
             }
         };
         Ok(self.kept_body.insert(body).bytes.clone())
-    }
-
-    async fn handshake(&mut self) -> Result<(), Error> {
-        let Some(mut complete) = self.early_data.clone() else { return Ok(()) };
-        tokio::select! {
-            biased;
-            completed = complete.wait_for(|complete| *complete) => match completed {
-                Ok(_) => Ok(()),
-                Err(_) => Err(self.set_gone(Gone::Lost)),
-            },
-            gone = wait_gone(&mut self.down, &mut self.body) => Err(self.set_gone(gone)),
-            () = self.inbox.abandoned() => Err(self.abandon()),
-        }
     }
 
     async fn respond(&mut self, status: StatusCode, headers: HeaderMap) -> Result<(), Error> {
@@ -248,15 +234,33 @@ impl Driver {
             self.read_body().await?;
         }
         self.progress.set_phase(Phase::Relaying);
-        let sides = relay::Sides {
+        let report = relay::run(self.sides(), request).await;
+        Ok(Box::new(self.settle(report)))
+    }
+
+    async fn follow(&mut self, recording: Arc<Recording>) -> Result<Box<RelayReport>, Error> {
+        self.expect(Phase::Open)?;
+        if let Some(gone) = self.gone {
+            self.reset(Error::from(gone).kind.h3_code());
+            return Ok(Box::new(RelayReport::gone(gone)));
+        }
+        self.progress.set_phase(Phase::Relaying);
+        let report = follow::run(self.sides(), recording).await;
+        Ok(Box::new(self.settle(report)))
+    }
+
+    fn sides(&mut self) -> relay::Sides<'_> {
+        relay::Sides {
             down: &mut self.down,
             inbox: &mut self.inbox,
             worker: &self.worker,
             progress: &self.progress,
             kept_body: &mut self.kept_body,
             is_head_request: self.is_head_request,
-        };
-        let report = relay::run(sides, request).await;
+        }
+    }
+
+    fn settle(&mut self, report: RelayReport) -> RelayReport {
         match report.cause {
             Cause::Stopped => self.set_gone(Gone::Stopped),
             Cause::Lost => self.set_gone(Gone::Lost),
@@ -271,7 +275,7 @@ impl Driver {
             End::Reset => Phase::Reset,
             End::Untouched => Phase::Open,
         });
-        Ok(Box::new(report))
+        report
     }
 
     /// Waits until at most `rest` bytes are queued.

@@ -11,13 +11,16 @@ use bytes::Bytes;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use crate::downstream::{Gone, Protocol};
 pub use crate::progress::{Phase, Progress};
+use crate::recording::{self, Recording};
 use crate::relay::RelayRequest;
 use crate::reply::Reply;
 use crate::report::RelayReport;
+use crate::server::Worker;
 
 /// What the client asked, but for the body.
 #[derive(Clone, Debug)]
@@ -75,8 +78,10 @@ pub enum Command {
         request: Box<RelayRequest>,
         reply: Reply<Box<RelayReport>>,
     },
-    /// Answers when the handshake is complete.
-    Handshake(Reply<()>),
+    Follow {
+        recording: Arc<Recording>,
+        reply: Reply<Box<RelayReport>>,
+    },
     /// Answers when the client is gone.
     Gone(Reply<Gone>),
 }
@@ -89,23 +94,47 @@ pub struct Exchange {
     /// The whole body, when it had come with the head and nobody has taken it yet.
     ready_body: Mutex<Option<Bytes>>,
     commands: mpsc::Sender<Command>,
+    worker: Arc<Worker>,
+    runtime: Handle,
 }
 
 impl Exchange {
+    /// Must run on the worker's runtime.
     pub fn new(
         id: u64,
         request: Request,
         progress: Arc<Progress>,
         ready_body: Option<Bytes>,
         commands: mpsc::Sender<Command>,
+        worker: Arc<Worker>,
     ) -> Self {
-        Self { id, request: Arc::new(request), progress, ready_body: Mutex::new(ready_body), commands }
+        let (request, ready_body, runtime) = (Arc::new(request), Mutex::new(ready_body), Handle::current());
+        Self { id, request, progress, ready_body, commands, worker, runtime }
+    }
+
+    /// Begins to relay into a record, for this exchange and others to follow, on the thread that serves this one.
+    pub fn record(&self, request: RelayRequest, recording: Arc<Recording>, reply: Reply<Box<RelayReport>>) {
+        let worker = self.worker.clone();
+        self.runtime.spawn(async move {
+            let report = recording::record(worker, request, recording).await;
+            reply.send(Ok(Box::new(report)));
+        });
     }
 
     /// The whole body, if it had come with the head; once. It saves asking the driver, on another thread, for what is
     /// here already.
     pub fn take_ready_body(&self) -> Option<Bytes> {
         self.ready_body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Answers when the handshake is complete, and the request no replay. May be waited for beside a command.
+    pub fn handshake(&self, reply: Reply<()>) {
+        let Some(mut complete) = self.request.early_data.clone() else { return reply.send(Ok(())) };
+        self.runtime.spawn(async move {
+            // Without the other end, the handshake has failed.
+            let completed = complete.wait_for(|complete| *complete).await.map(|_| ());
+            reply.send(completed.map_err(|_| Kind::Lost.into()));
+        });
     }
 
     /// # Errors

@@ -62,12 +62,11 @@ fn refuse(command: Command) {
     }
     match command {
         Command::Body(reply) => busy(reply),
-        Command::Handshake(reply)
-        | Command::Respond { reply, .. }
+        Command::Respond { reply, .. }
         | Command::Send { reply, .. }
         | Command::Finish { reply, .. }
         | Command::Answer { reply, .. } => busy(reply),
-        Command::Relay { reply, .. } => busy(reply),
+        Command::Relay { reply, .. } | Command::Follow { reply, .. } => busy(reply),
         Command::Gone(reply) => busy(reply),
         Command::Reset { .. } => {}
     }

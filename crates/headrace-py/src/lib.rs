@@ -45,6 +45,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<exchange::Request>()?;
     module.add_class::<exchange::RelayRequest>()?;
+    module.add_class::<exchange::Recording>()?;
     module.add_class::<report::RelayReport>()?;
     module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;

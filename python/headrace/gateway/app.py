@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from headrace.config import Config
 from headrace.errors import ClientGoneError, HeadraceError, OverloadedError, RequestError
-from headrace.exchange import Exchange, RelayReport
+from headrace.exchange import Exchange, Recording, RelayReport
 from headrace.gateway import early_data, models, routes
 from headrace.gateway.answers import send_error
 from headrace.gateway.auth import Keys
+from headrace.gateway.keyed import Answer, Keyed
 from headrace.gateway.upstreams import Upstream, Upstreams
 from headrace.observe.log import Access
 from headrace.observe.outcome import Outcome
@@ -40,13 +42,17 @@ class Gateway:
     """The upstreams were looked at once."""
     is_draining: bool = False
     early: early_data.Counts = field(default_factory=early_data.Counts)
+    keyed: Keyed = field(init=False)
     _watch: asyncio.Task[None] | None = None
+    _generations: set[asyncio.Task[RelayReport | None]] = field(default_factory=set)
+    """Of requests with a key: they outlive who asked first."""
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.upstreams = Upstreams(self.config.upstreams)
         self.keys = Keys(self.config.auth)
         self.access = Access(self.config.log)
+        self.keyed = Keyed(self.config.idempotency)
         self.server = Server(self.config, self.certificate_pem, self.key_pem, self.handle)
 
     async def handle(self, exchange: Exchange) -> None:
@@ -82,7 +88,8 @@ class Gateway:
             return
         try:
             # Of the body only its model is looked at; the engine keeps the bytes and sends them on.
-            outcome.model = models.asked_model(request, await exchange.body())
+            body = await exchange.body()
+            outcome.model = models.asked_model(request, body)
         except models.BadBody as error:
             await _refuse(exchange, outcome, 400, "invalid_json", str(error))
             return
@@ -92,43 +99,101 @@ class Gateway:
         candidates = self.upstreams.candidates(request.path, outcome.model)
         if not candidates:
             await self._refuse_route(exchange, outcome)
-            return
-        await self._relay(exchange, candidates, outcome)
+        elif request.method == "POST" and request.header("idempotency-key"):
+            await self._relay_once(exchange, candidates, outcome, body)
+        else:
+            report = await self._ask_two(exchange, candidates, outcome)
+            await self._refuse_failed(exchange, outcome, report)
 
-    async def _relay(self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome) -> None:
-        """Asks the least busy upstream, and one other while nothing was sent to the client."""
+    async def _relay_once(
+        self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome, body: bytes
+    ) -> None:
+        """A request with an `Idempotency-Key`: its answer is recorded, and told to all who ask with that
+        key."""
+        while True:
+            try:
+                answer, is_new = self.keyed.find(exchange.request, body, outcome.key)
+            except (RequestError, OverloadedError) as error:
+                await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
+                return
+            outcome.is_joined = not is_new
+            generation = None
+            if is_new:
+                generation = asyncio.create_task(self._generate(exchange, candidates, outcome, answer, body))
+                self._generations.add(generation)
+                generation.add_done_callback(self._generations.discard)
+            report = outcome.report = await exchange.follow(answer.recording)
+            if generation and report.cause == "upstream_failed":
+                outcome.report = await generation
+                await self._refuse_failed(exchange, outcome, outcome.report)
+            elif report.untouched:
+                continue  # Who asked first got nothing: this request begins anew.
+            return
+
+    async def _generate(
+        self,
+        exchange: Exchange,
+        candidates: list[Upstream],
+        outcome: Outcome,
+        answer: Answer,
+        body: bytes,
+    ) -> RelayReport | None:
+        """Goes on when the client that asked first has left and others follow."""
+        try:
+            return await self._ask_two(exchange, candidates, outcome, answer.recording, body)
+        finally:
+            self.keyed.end(answer)
+
+    async def _ask_two(
+        self,
+        exchange: Exchange,
+        candidates: list[Upstream],
+        outcome: Outcome,
+        recording: Recording | None = None,
+        body: bytes | None = None,
+    ) -> RelayReport | None:
+        """Asks the least busy upstream, and one other while nothing of an answer was sent on."""
         tried: list[Upstream] = []
         report: RelayReport | None = None
         while (upstream := self.upstreams.choose(candidates, tried)) and len(tried) < 2:
             tried.append(upstream)
             outcome.upstream = upstream.name
             is_last = len(tried) == 2 or len(candidates) == 1
-            report = await self._ask(exchange, upstream, hold=not is_last)
-            outcome.report = report
+
+            async def ask(upstream: Upstream = upstream, hold: bool = not is_last) -> RelayReport:
+                request = upstream.request(exchange, self.config, hold, not self.keys.are_required, body)
+                return await (exchange.record(request, recording) if recording else exchange.relay(request))
+
+            report = outcome.report = await self._ask(exchange, upstream, ask)
             if not (report.untouched and report.cause in ("upstream_failed", "timeout")):
                 break
-        if report is not None and report.untouched and report.error is not None:
-            kind = report.error.kind
-            is_theirs = kind.side == "upstream"
-            message = f"upstream {outcome.upstream}: {kind.sentence}" if is_theirs else kind.sentence
-            await _refuse(exchange, outcome, kind.status, kind.slug, message)
+        return report
 
-    async def _ask(self, exchange: Exchange, upstream: Upstream, hold: bool) -> RelayReport:
-        forward_key = not self.keys.are_required
+    async def _ask(
+        self, exchange: Exchange, upstream: Upstream, ask: Callable[[], Awaitable[RelayReport]]
+    ) -> RelayReport:
         upstream.in_flight += 1
         try:
-            report = await exchange.relay(upstream.request(exchange, self.config, hold, forward_key))
+            report = await ask()
             if report.untouched and report.status == early_data.TOO_EARLY:
                 # It was told that this may be a replay (`Early-Data: 1`); after the handshake it is none.
                 await exchange.handshake()
                 self.early.retried += 1
-                report = await exchange.relay(upstream.request(exchange, self.config, hold, forward_key))
+                report = await ask()
         finally:
             upstream.in_flight -= 1
         error = report.error
         if error is not None and error.kind.slug in UNREACHABLE:
             upstream.mark(False, str(error))
         return report
+
+    async def _refuse_failed(self, exchange: Exchange, outcome: Outcome, report: RelayReport | None) -> None:
+        """Says why there is no answer, while none has begun."""
+        if report is not None and report.untouched and report.error is not None:
+            kind = report.error.kind
+            is_theirs = kind.side == "upstream"
+            message = f"upstream {outcome.upstream}: {kind.sentence}" if is_theirs else kind.sentence
+            await _refuse(exchange, outcome, kind.status, kind.slug, message)
 
     async def _refuse_route(self, exchange: Exchange, outcome: Outcome) -> None:
         path, model = exchange.request.path, outcome.model
@@ -187,6 +252,8 @@ class Gateway:
         await self.server.drain(0)
 
     async def close(self) -> None:
+        for generation in self._generations:
+            generation.cancel()
         if self._watch:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -205,7 +272,7 @@ class Gateway:
         await self.close()
 
 
-STARTED_WITH = ("listen", "limits", "timeouts", "pool", "local")
+STARTED_WITH = ("listen", "limits", "timeouts", "idempotency", "pool", "local")
 """Sections that the engine, or the local model, was started with."""
 
 UNREACHABLE = {"upstream_resolve", "upstream_connect", "upstream_connect_timeout", "upstream_tls"}

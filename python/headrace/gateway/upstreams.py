@@ -69,8 +69,11 @@ class Upstream:
     def serves_model(self, model: str) -> bool:
         return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.models)
 
-    def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
-        """What to ask it. `hold`: report a status that asks for another upstream, instead of relaying it."""
+    def request(
+        self, exchange: Exchange, config: Config, hold: bool, forward_key: bool, body: bytes | None = None
+    ) -> RelayRequest:
+        """What to ask it. `hold`: report a status that asks for another upstream, instead of relaying it.
+        `body`: `None` for the one that the engine keeps."""
         set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
         held = [429, 502, 503, 504] if hold else []
         if is_early(exchange):
@@ -93,7 +96,7 @@ class Upstream:
             self.prefix + exchange.request.target,
             remove=drop,
             set=set_fields,
-            body=None,
+            body=body,
             connect_timeout=config.timeouts.connect_s,
             head_timeout=config.timeouts.first_byte_s,
             idle_timeout=config.timeouts.silence_s,

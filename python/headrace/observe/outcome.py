@@ -15,6 +15,8 @@ class Outcome:
     """Why the gateway answered itself; `None` when `report` says how it went."""
     is_early: bool = False
     """It came in early data."""
+    is_joined: bool = False
+    """It was told an answer that another request with the same `Idempotency-Key` began."""
     key: str | None = None
     """Name of the API key."""
     model: str | None = None

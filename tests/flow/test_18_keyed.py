@@ -1,0 +1,193 @@
+"""Requests with an `Idempotency-Key`: one generation, told to everybody who asks for it with that key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from headrace.client import Connection
+from headrace.gateway import Gateway
+from headrace.lab.source import Source
+from tests.conftest import JSON, eventually, origin, script
+from tests.flow.test_1_listen import httpx_client
+from tests.flow.test_13_move import is_whole
+
+Start = Callable[..., Awaitable[Gateway]]
+Dial = Callable[..., Awaitable[Connection]]
+PATH = "/v1/chat/completions"
+KEYED = [*JSON, ("idempotency-key", "one")]
+
+
+async def test_a_second_request_joins_the_answer_that_runs(
+    gateway: Gateway, dial: Dial, source: Source
+) -> None:
+    """From its first byte, though it comes in the middle."""
+    first, second = await dial(gateway), await dial(gateway)
+    body = script(events=60, interval_s=0.005)
+    begun = first.request("POST", PATH, KEYED, body)
+    await eventually(lambda: len(begun.arrivals) >= 20)
+    joined = second.request("POST", PATH, KEYED, body)
+    bodies = await asyncio.gather(begun.read(), joined.read())
+    assert is_whole(bodies[0], 60)
+    assert bodies[0] == bodies[1]
+    assert len(joined.arrivals) == len(begun.arrivals)
+    assert joined.headers == begun.headers
+    assert len(source.runs) == 1
+    assert gateway.keyed.attached == 1
+
+
+async def test_one_that_has_ended_is_told_again(
+    gateway: Gateway, dial: Dial, source: Source, ca_file: Path
+) -> None:
+    """Over any protocol."""
+    connection = await dial(gateway)
+    body = script(events=5)
+    told = [await connection.request("POST", PATH, KEYED, body).read() for _ in range(2)]
+    async with httpx_client(ca_file, http2=True) as client:
+        answer = await client.post(origin(gateway) + PATH, content=body, headers=dict(KEYED))
+        told.append(answer.content)
+    assert is_whole(told[0], 5)
+    assert told[0] == told[1] == told[2]
+    assert len(source.runs) == 1
+
+
+async def test_the_answer_goes_on_while_anybody_follows(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """Who asked first stops; who joined has it whole."""
+    first, second = await dial(gateway), await dial(gateway)
+    body = script(events=60, interval_s=0.005)
+    begun = first.request("POST", PATH, KEYED, body)
+    await eventually(lambda: len(begun.arrivals) >= 10)
+    joined = second.request("POST", PATH, KEYED, body)
+    await eventually(lambda: len(joined.arrivals) >= 10)
+    begun.stop()
+    assert is_whole(await joined.read(), 60)
+    assert source.runs[0].aborted_ns is None
+
+
+async def test_the_last_stop_ends_the_generation(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """Stop means stop: with a key, too."""
+    connection = await dial(gateway)
+    body = script(events=5000, interval_s=0.005)
+    streams = [connection.request("POST", PATH, KEYED, body) for _ in range(3)]
+    for stream in streams:
+        await eventually(lambda stream=stream: len(stream.arrivals) >= 5)  # type: ignore[misc]
+    streams[0].stop()
+    streams[1].stop()
+    await asyncio.sleep(0.05)
+    assert source.runs[0].aborted_ns is None
+    streams[2].stop()
+    await eventually(lambda: source.runs[0].aborted_ns is not None)
+    assert len(source.runs) == 1
+
+
+async def test_a_lost_client_comes_back_with_its_key(start: Start, dial: Dial, ca_file: Path) -> None:
+    """HTTP/1.1 cannot say stop: its connection's end is a loss, and the generation waits a while."""
+    async with Source() as source:
+        gateway = await start(source)
+        body = script(events=80, interval_s=0.005)
+        async with httpx_client(ca_file, http2=False) as client:
+            async with client.stream(
+                "POST", origin(gateway) + PATH, content=body, headers=dict(KEYED)
+            ) as answer:
+                await anext(answer.aiter_bytes())
+        connection = await dial(gateway)
+        again = connection.request("POST", PATH, KEYED, body)
+        assert is_whole(await again.read(), 80)
+        assert len(source.runs) == 1
+
+
+async def test_a_lost_client_that_stays_away_ends_the_generation(start: Start, ca_file: Path) -> None:
+    async with Source() as source:
+        gateway = await start(source, idempotency={"lost_s": 0.1})
+        body = script(events=5000, interval_s=0.005)
+        async with httpx_client(ca_file, http2=False) as client:
+            async with client.stream(
+                "POST", origin(gateway) + PATH, content=body, headers=dict(KEYED)
+            ) as answer:
+                await anext(answer.aiter_bytes())
+        await eventually(lambda: source.runs[0].aborted_ns is not None)
+
+
+async def test_a_key_is_for_one_request(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """Another body with the same key: 422."""
+    connection = await dial(gateway)
+    await connection.request("POST", PATH, KEYED, script(events=2)).read()
+    other = connection.request("POST", PATH, KEYED, script(events=3))
+    assert await other.head() == 422
+    assert b"idempotency_key_reused" in await other.read()
+    assert len(source.runs) == 1
+
+
+async def test_a_key_belongs_to_who_used_it(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """Nobody gets another's answer by guessing a key."""
+    connection = await dial(gateway)
+    for token in ("alice", "bob"):
+        fields = [*KEYED, ("authorization", f"Bearer {token}")]
+        await connection.request("POST", PATH, fields, script(events=2)).read()
+    assert len(source.runs) == 2
+
+
+async def test_a_failed_answer_can_be_asked_for_again(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """What never began leaves no trace of its key."""
+    connection = await dial(gateway)
+    failed = connection.request("POST", PATH, KEYED, script(end="no_head"))
+    assert await failed.head() == 502
+    assert b"upstream_closed" in await failed.read()
+    assert len(gateway.keyed) == 0
+    again = connection.request("POST", PATH, KEYED, script(end="no_head"))
+    assert await again.head() == 502
+    assert len(source.runs) >= 2
+
+
+async def test_an_answer_that_breaks_off_breaks_off_for_all(
+    gateway: Gateway, dial: Dial, source: Source
+) -> None:
+    """With its error event, and never a clean end."""
+    connection = await dial(gateway)
+    body = script(events=20, interval_s=0.005, end="reset")
+    streams = [connection.request("POST", PATH, KEYED, body) for _ in range(2)]
+    for stream in streams:
+        got = b""
+        try:
+            async for batch in stream.chunks():
+                got += b"".join(chunk.data for chunk in batch)
+        except Exception as error:
+            assert "reset" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("it looked complete")
+        assert b"upstream_closed" in got
+    assert len(source.runs) == 1
+
+
+async def test_a_long_answer_cannot_be_joined_from_its_beginning(start: Start, dial: Dial) -> None:
+    """The record is bounded; who comes too late is told so, and nothing is generated twice."""
+    async with Source() as source:
+        gateway = await start(source, idempotency={"answer_bytes": 2048})
+        connection = await dial(gateway)
+        body = script(events=100)
+        assert is_whole(await connection.request("POST", PATH, KEYED, body).read(), 100)
+        late = connection.request("POST", PATH, KEYED, body)
+        assert await late.head() == 409
+        assert len(source.runs) == 1
+
+
+async def test_records_are_bounded(start: Start, dial: Dial) -> None:
+    """Old ones make room; when all of them run, a further key is refused."""
+    async with Source() as source:
+        bounds = {"answer_bytes": 2048, "max_bytes": 6000}
+        gateway = await start(source, idempotency=bounds)
+        connection = await dial(gateway)
+        for number in range(6):
+            fields = [*JSON, ("idempotency-key", str(number))]
+            await connection.request("POST", PATH, fields, script(events=20)).read()
+        assert len(gateway.keyed) <= 3
+        running = []
+        for number in range(4):
+            fields = [*JSON, ("idempotency-key", f"long {number}")]
+            running.append(connection.request("POST", PATH, fields, script(events=1000, interval_s=0.002)))
+            if number < 3:
+                await eventually(lambda: len(running[-1].arrivals) >= 15)
+        assert await running[-1].head() == 503
+        for stream in running:
+            stream.stop()
