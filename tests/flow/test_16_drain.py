@@ -17,11 +17,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from aioquic.buffer import encode_uint_var
 
 from headrace.client import Connection, Trust, connect
 from headrace.errors import ConnectError, StreamResetError
 from headrace.gateway import Gateway
 from headrace.lab.source import Script, Source, body_of
+from tests import raw_peer
 from tests.conftest import JSON, eventually, origin, port_of, script
 from tests.flow.test_7_cli import Serving
 from tests.raw_http2 import RawHttp2
@@ -161,6 +163,29 @@ async def test_connections_over_tcp_end_between_two_answers(
         assert await drained == 0
         with pytest.raises(httpx2.ConnectError):
             await http1.get(f"{origin(gateway)}/readyz")
+
+
+async def test_http3_is_told_in_two_steps(source: Source, start: Start) -> None:
+    """First a GOAWAY that refuses nothing; then one that names the first request that is not taken. That one
+    is rejected untouched, and what was taken is answered."""
+    gateway = await start(source)
+    body = script(events=30)
+    async with raw_peer.dial(port_of(gateway)) as peer:
+        peer.start_control()
+        head = raw_peer.frame(raw_peer.HEADERS, raw_peer.section(*raw_peer.post()))
+        running = peer.bidi(head + raw_peer.frame(raw_peer.DATA, body), end=True)
+        await peer.until(lambda: peer.data.get(running))
+        drained = asyncio.create_task(gateway.drain())
+        told = [raw_peer.frame(raw_peer.GOAWAY, encode_uint_var(id)) for id in (2**62 - 4, running + 4)]
+        await peer.until(lambda: peer.data[3].endswith(b"".join(told)))
+        late = peer.bidi(raw_peer.frame(raw_peer.HEADERS, raw_peer.section(*raw_peer.GET)), end=True)
+        await peer.until_over(late)
+        assert peer.resets[late] == 0x10B
+        await peer.until_over(running)
+        assert peer.data[running].endswith(b"data: [DONE]\n\n")
+        assert await peer.until_closed() == 0x100
+    assert await drained == 0
+    assert len(source.runs) == 1
 
 
 async def test_http2_is_told_in_two_steps(source: Source, start: Start, ca_file: Path) -> None:

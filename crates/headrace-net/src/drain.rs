@@ -35,7 +35,8 @@ pub fn run(shared: &Shared, phase: &watch::Sender<Phase>, grace: Duration) {
         let has_parted = |since: Instant| connections() == 0 || since.elapsed() >= PART_TIME;
         *phase.borrow() >= Phase::Expired || quiet_since.is_some_and(has_parted)
     };
-    if !wait(begin + grace / 2, &mut is_over) {
+    // Without a grace time, last error events come at once: a GOAWAY just before them would only be in their way.
+    if !grace.is_zero() && !wait(begin + grace / 2, &mut is_over) {
         go_on_to(phase, Phase::Insisting);
         wait(begin + grace, &mut is_over);
     }

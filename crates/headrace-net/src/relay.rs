@@ -30,6 +30,9 @@ use crate::watch::Watch;
 
 /// Reads in one turn before other streams get theirs.
 const READS_PER_TURN: usize = 16;
+/// Between the last event of an answer that the server cuts and its reset: many are cut at once, and their
+/// clients are busy.
+const CUT_SETTLE: Duration = Duration::from_millis(200);
 
 /// What a handler asks for.
 #[derive(Clone)]
@@ -347,7 +350,9 @@ impl Job<'_> {
         self.report.end = End::Reset;
         if input == Input::Flushed {
             // A reset that overtakes the error event would take it back: let the client read it first.
-            let settle = sleep(self.sides.down.settle_time());
+            let is_cut = self.machine.cause() == Some(Cause::Cut);
+            let least = if is_cut { CUT_SETTLE } else { Duration::ZERO };
+            let settle = sleep(self.sides.down.settle_time().max(least));
             tokio::select! {
                 () = settle => {}
                 _ = self.sides.down.gone() => {}

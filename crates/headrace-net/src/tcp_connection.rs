@@ -146,25 +146,27 @@ async fn run<C: Future>(worker: &Worker, use_: &Use, connection: C, end: impl Fn
                 let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
                 tokio::select! {
                     () = use_.unused(QUIET) => {}
-                    // Not when the grace time is over: last error events leave first.
-                    _ = phase.wait_for(|phase| matches!(phase, Phase::Insisting | Phase::Closed)) => {}
+                    // Not when the grace time is over: last error events, and resets, say all there is to say.
+                    _ = phase.wait_for(|phase| *phase == Phase::Insisting) => {}
                 }
             } => {}
             () = use_.unused(worker.config.timeouts.unused_s) => {}
         }
     };
-    tokio::select! {
-        _ = &mut connection => return,
-        () = reason => end(connection.as_mut()),
-    }
-    let mut phase = worker.shared.phase.clone();
+    let mut closed_phase = worker.shared.phase.clone();
     let closed = async {
-        let _ = phase.wait_for(|phase| *phase == Phase::Closed).await;
+        let _ = closed_phase.wait_for(|phase| *phase == Phase::Closed).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
+    tokio::pin!(closed);
+    tokio::select! {
+        _ = &mut connection => return,
+        () = &mut closed => return,
+        () = reason => end(connection.as_mut()),
+    }
     tokio::select! {
         _ = &mut connection => {}
-        () = closed => {}
+        () = &mut closed => {}
     }
 }
 
