@@ -28,6 +28,8 @@ def test_every_named_profile_has_a_source_and_plans(name: str) -> None:
         ({"loss": 1.5}, "loss = 1.5 .* between 0 and 1"),
         ({"loss": 0.9, "burst": 2}, "loss = 0.9 .* at most 0.67 in bursts of 2"),
         ({"delay_ms": -1}, "delay_ms = -1"),
+        ({"delay_ms": "5"}, "delay_ms = '5' .* a number"),
+        ({"drops_up": [-1]}, "drops_up = .* indices of packets"),
         ({"jitter_ms": 5}, "delay_ms = 0.0 .* at least jitter_ms"),
         ({"pause_every_s": 1, "pause_min_ms": 5, "pause_mean_ms": 3, "pause_max_ms": 9}, "pause_mean_ms"),
         ({"latency": 3}, "'latency' is no field"),

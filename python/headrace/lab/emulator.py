@@ -45,7 +45,9 @@ class Emulator:
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._report: dict[str, Any] | None = None
+        self._cpu_at_start: list[int] = []
         self.ready: dict[str, Any] = {}
+        """What the process said when it was."""
 
     def _config(self) -> dict[str, Any]:
         """What the process is told besides what they share."""
@@ -53,6 +55,7 @@ class Emulator:
 
     def __enter__(self) -> Self:
         config = self._config()
+        self._cpu_at_start = cpu_times()
         if self._log is None:
             folder = tempfile.mkdtemp(prefix="headrace-link-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -99,8 +102,9 @@ class Emulator:
 
     def result(self) -> dict[str, Any]:
         """Counts and lateness until now, or until the end. `void`: whether the run counts for nothing, and
-        `void_because` says why; `log`: path of the packet log (`headrace.lab.link_log` reads it), complete up
-        to now. The log lives as long as this object, unless its path was given."""
+        `void_because` says why. `steal`: the share of CPU time that the machine's host took. `log`: path of
+        the packet log (`headrace.lab.link_log` reads it), complete up to now; it lives as long as this
+        object, unless its path was given."""
         return self._shown(self._report or self._ask({"do": "status"})["report"])
 
     def _shown(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +112,10 @@ class Emulator:
         if report["lateness_ms"]["p99"] > MAX_LATENESS_P99_MS:
             late = report["lateness_ms"]["p99"]
             because.append(f"the emulator's p99 lateness was {late:.2f} ms, over {MAX_LATENESS_P99_MS} ms")
+        if report["socket_drops"]:
+            because.append(f"a socket of the emulator's dropped {report['socket_drops']} packets")
+        if report["log_error"]:
+            because.append(f"the packet log could not be written: {report['log_error']}")
         for name, count in report["device_drops"].items():
             because.append(f"a device dropped {count} packets ({name})")
         for side in ("up", "down"):
@@ -121,6 +129,7 @@ class Emulator:
             "seed": self.seed,
             **report,
             "realtime": not report["not_granted"],
+            "steal": stolen_share(self._cpu_at_start, cpu_times()),
             "void": bool(because),
             "void_because": because,
             "log": str(self._log),
@@ -157,3 +166,14 @@ class Emulator:
             process.kill()
         finally:
             process.wait()
+
+
+def cpu_times() -> list[int]:
+    """The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks."""
+    return [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+
+
+def stolen_share(before: list[int], after: list[int]) -> float:
+    """The share of all CPU time between the two that went to other guests of the host."""
+    spent = [b - a for a, b in zip(before, after, strict=True)]
+    return spent[7] / max(1, sum(spent))

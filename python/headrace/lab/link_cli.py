@@ -1,4 +1,4 @@
-"""`python -m headrace.lab.link`: a link by hand."""
+"""`python -m headrace.lab.link`: a link by hand, or its measurement of itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.lab import link
+from headrace.lab import link, link_check
 from headrace.lab.profiles import PROFILES
 
 
@@ -23,7 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profile", default="fiber", help=f"one of {', '.join(PROFILES)}, or fields as JSON")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", help="keep the packet log here")
+    parser.add_argument("--self-test", action="store_true", help="measure the emulator against itself")
+    parser.add_argument("--quick", action="store_true", help="a shorter self test")
     options = parser.parse_args(arguments)
+    if options.self_test:
+        return link_check.main(options.quick)
     profile = json.loads(options.profile) if options.profile.startswith("{") else options.profile
 
     def end(*_: Any) -> None:

@@ -38,7 +38,7 @@ _Field = tuple[str, Callable[[Any], bool], str, Callable[[Any], Any]]
 """Name for the emulator, whether a value is right, what it must be, and the value for the emulator."""
 
 
-def _is_number(value: Any, low: float, high: float) -> bool:
+def is_number(value: Any, low: float, high: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -48,8 +48,8 @@ _NEEDED = object()
 
 _COMMANDS: dict[str, dict[str, tuple[Any, _Field]]] = {
     "loss": {
-        "loss": (_NEEDED, ("loss", lambda value: _is_number(value, 0, 1), "a share between 0 and 1", _same)),
-        "burst": (1.0, ("burst", lambda value: _is_number(value, 1, 1e6), "1 or more", _same)),
+        "loss": (_NEEDED, ("loss", lambda value: is_number(value, 0, 1), "a share between 0 and 1", _same)),
+        "burst": (1.0, ("burst", lambda value: is_number(value, 1, 1e6), "1 or more", _same)),
         "direction": ("both", _DIRECTION),
     },
     "drop": {
@@ -62,7 +62,7 @@ _COMMANDS: dict[str, dict[str, tuple[Any, _Field]]] = {
     "outage": {
         "seconds": (
             _NEEDED,
-            ("length_ns", lambda value: _is_number(value, 0, 1e6), "0 or more seconds", _seconds),
+            ("length_ns", lambda value: is_number(value, 0, 1e6), "0 or more seconds", _seconds),
         ),
         "held": (False, ("held", _FLAG, "true or false", _same)),
         "direction": ("both", _DIRECTION),
@@ -137,7 +137,7 @@ def step(scripted: dict[str, Any]) -> dict[str, Any]:
     if command["do"] in ("move", "status"):
         raise ConfigError(detail=f"{command['do']!r} cannot stand in a link's script: give it as a command")
     if key == "at_s":
-        if not _is_number(value, 0, 1e6):
+        if not is_number(value, 0, 1e6):
             raise ConfigError(detail=f"at_s = {value!r} of a link's script must be seconds")
         return {"when": {"after_ns": _seconds(value)}, "command": command}
     if type(value) is not int or value < 0:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def main() -> None:
         _say({"error": str(error)})
     finally:
         if not is_ended and config["log_is_temporary"]:
-            Path(config["engine"]["log"]).unlink(missing_ok=True)
+            shutil.rmtree(Path(config["engine"]["log"]).parent, ignore_errors=True)
 
 
 def _lines(parent: int) -> Iterator[str]:

@@ -64,11 +64,18 @@ class Profile:
     `{"at_s": 2.0, "do": "outage", "seconds": 1}`, `{"before_down": 500, "do": "rebind_port"}`."""
 
     def __post_init__(self) -> None:
+        def lies(name: str, low: float, high: float) -> bool:
+            return link_commands.is_number(getattr(self, name), low, high)
+
         for name in SHARES:
-            self._need(name, 0 <= getattr(self, name) <= 1, "a share between 0 and 1")
+            self._need(name, lies(name, 0, 1), "a share between 0 and 1")
         for name in AMOUNTS:
-            self._need(name, 0 <= (getattr(self, name) or 0) < 1e9, "a number, 0 or more")
-        self._need("burst", 1 <= self.burst < 1e6, "a mean length of 1 or more")
+            is_left_out = name == "rate_up_mbit" and self.rate_up_mbit is None
+            self._need(name, is_left_out or lies(name, 0, 1e9), "a number, 0 or more")
+        self._need("burst", lies("burst", 1, 1e6), "a mean length of 1 or more")
+        for name in ("drops_up", "drops_down"):
+            numbers = getattr(self, name)
+            self._need(name, all(type(each) is int and each >= 0 for each in numbers), "indices of packets")
         most = self.burst / (self.burst + 1) if self.burst > 1 else 1.0
         self._need("loss", self.loss <= most, f"at most {most:.2f} in bursts of {self.burst:g}")
         self._need("delay_ms", self.jitter_ms <= self.delay_ms, "at least jitter_ms")

@@ -303,6 +303,7 @@ impl Emulator {
                 max: ms(self.lateness.max_ns()),
                 packets: self.lateness.total(),
             },
+            socket_drops: self.wire.dropped(),
             held: self.held.len() as u64,
             next_up: self.lanes[0].next_index(),
             next_down: self.lanes[1].next_index(),

@@ -17,12 +17,18 @@ pub fn enter() -> Vec<String> {
         }
     };
     let priority = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: plain system calls; `priority` is valid for the call. 0 is the calling thread.
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: plain system calls; `priority` and `unlimited` are valid for them. 0 is the calling thread.
     unsafe {
         check("SCHED_FIFO", libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority));
         check("timer slack", libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0));
-        // Pages are locked when they are first used: stacks of eight megabytes need not be in memory.
-        check("locked memory", libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT));
+        // Under a limit, locked memory makes later allocations fail: better none. Pages are locked when they
+        // are first used: stacks of eight megabytes need not be in memory.
+        let result = match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) {
+            0 => libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT),
+            refused => refused,
+        };
+        check("locked memory", result);
     }
     refused
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use headrace_core::link::{Direction, Reason};
+use headrace_core::link::Reason;
 use serde::Serialize;
 
 /// One direction, since the beginning; `in` and `out` as seen by the emulator.
@@ -47,6 +47,8 @@ pub struct Report {
     pub up: Counts,
     pub down: Counts,
     pub lateness_ms: Late,
+    /// Packets that the emulator's own sockets had no room for.
+    pub socket_drops: u64,
     /// On their way now.
     pub held: u64,
     /// Indices of the next packets.
@@ -58,15 +60,6 @@ pub struct Report {
     /// What the kernel refused of priority and locked memory.
     pub not_granted: Vec<String>,
     pub log_error: Option<String>,
-}
-
-impl Report {
-    pub fn counts(&mut self, direction: Direction) -> &mut Counts {
-        match direction {
-            Direction::Up => &mut self.up,
-            Direction::Down => &mut self.down,
-        }
-    }
 }
 
 /// To a command.

@@ -14,6 +14,8 @@ use headrace_core::link::packet::UDP;
 
 use super::wire::{Emitted, Packet, PollSet, Rebinding, Wire, pollfd};
 
+/// Place of the count of drops in what SO_MEMINFO gives (linux/sock_diag.h, SK_MEMINFO_DROPS).
+const DROPS: usize = 8;
 /// Of IPv4 and UDP: lengths count what would be on a wire.
 const HEADERS: usize = 28;
 
@@ -33,6 +35,8 @@ pub struct Udp {
     max_flows: usize,
     next: u64,
     has_changed: bool,
+    /// By sockets of flows that are gone.
+    gone_dropped: u64,
     buffer: Box<[u8; 65_536]>,
 }
 
@@ -48,6 +52,7 @@ impl Udp {
             max_flows: max_flows.max(1),
             next: 0,
             has_changed: true,
+            gone_dropped: 0,
             buffer: Box::new([0; 65_536]),
         })
     }
@@ -74,9 +79,11 @@ impl Udp {
         }
         if self.flows.len() >= self.max_flows
             && let Some((number, oldest)) = self.flows.pop_first()
-            && self.current.get(&oldest.client) == Some(&number)
         {
-            self.current.remove(&oldest.client);
+            self.gone_dropped += dropped(&oldest.socket);
+            if self.current.get(&oldest.client) == Some(&number) {
+                self.current.remove(&oldest.client);
+            }
         }
         let any: SocketAddr =
             if self.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0; 16], 0).into() };
@@ -137,9 +144,31 @@ impl Wire for Udp {
         if sent.is_ok() { Emitted::Sent } else { Emitted::Refused }
     }
 
+    fn dropped(&self) -> u64 {
+        let sockets = self.flows.values().map(|flow| &flow.socket);
+        self.gone_dropped + sockets.chain([&self.inside]).map(dropped).sum::<u64>()
+    }
+
     fn rebind(&mut self, _: Rebinding) {
         self.current.clear();
         // Their sockets stay open: a server that still sends there must not be told that nobody listens.
         self.flows.values_mut().for_each(|flow| flow.is_forgotten = true);
     }
+}
+
+/// What the kernel dropped for want of room in a socket.
+fn dropped(socket: &UdpSocket) -> u64 {
+    let mut memory = [0u32; DROPS + 1];
+    let mut length = std::mem::size_of_val(&memory) as libc::socklen_t;
+    // SAFETY: the descriptor is open; `memory` and `length` are valid for the call, and of one size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            memory.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { u64::from(memory[DROPS]) } else { 0 }
 }

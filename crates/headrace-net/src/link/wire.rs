@@ -50,6 +50,11 @@ pub trait Wire: Send {
     fn emit(&mut self, direction: Direction, packet: &mut Packet) -> Emitted;
 
     fn rebind(&mut self, rebinding: Rebinding);
+
+    /// Packets that sockets of its own had no room for.
+    fn dropped(&self) -> u64 {
+        0
+    }
 }
 
 pub fn pollfd(fd: libc::c_int) -> libc::pollfd {
