@@ -278,6 +278,16 @@ def is_there(path: Path) -> bool:
 
 
 @needs_root
+def test_a_link_whose_process_died_says_so_and_leaves_nothing() -> None:
+    with Link("fiber") as link:
+        os.kill(link.ready["pid"], signal.SIGKILL)
+        with pytest.raises(ConfigError, match="the link's process has ended"):
+            link.result()
+        names = [link.client.name, link.server.name]
+    assert not any((namespaces.FOLDER / name).exists() for name in names)
+
+
+@needs_root
 def test_what_a_killed_process_left_is_removed_at_the_next_start() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.client import Trust, connect
 from headrace.errors import ConfigError
 from headrace.gateway import Gateway
 from headrace.lab import link_check, link_log
+from headrace.lab.profiles import PROFILES, Profile
 from headrace.lab.relay_udp import Relay
 from tests.conftest import JSON, port_of, script
 
@@ -82,6 +84,21 @@ def test_clients_are_told_apart_and_a_rebinding_gives_each_another_port(
         assert relay.result()["down"]["dropped"]["nat"] == 1
         with pytest.raises(ConfigError, match="cannot move its client"):
             relay.command({"do": "move"})
+
+
+def test_every_profile_and_a_trace_can_be_taken_while_it_runs(
+    server: socket.socket, client: socket.socket, tmp_path: Path
+) -> None:
+    """The emulator accepts what Python has checked, and refuses what it has not."""
+    (tmp_path / "trace").write_text("1\n1\n2\n")
+    trace = Profile(trace_up=tmp_path / "trace", trace_down=tmp_path / "trace")
+    with Relay("fiber", server.getsockname()) as relay:
+        for profile in (*PROFILES, trace):
+            relay.command({"do": "profile", "profile": profile})
+        client.sendto(b"up", relay.address)
+        assert server.recv(100) == b"up"
+        with pytest.raises(ConfigError, match="no chain has both"):
+            relay.command({"do": "loss", "loss": 0.99, "burst": 5})
 
 
 async def test_an_answer_crosses_a_bad_network_whole(gateway: Gateway, trust: Trust) -> None:
