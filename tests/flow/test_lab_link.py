@@ -197,6 +197,8 @@ def test_commands_change_what_passes() -> None:
         assert both.up()
         link.command({"do": "profile", "profile": Profile(loss=1.0)})
         assert not both.up()
+        told = [event["do"] for event in link.result()["events"]]
+        assert told == ["mtu", "block_udp", "block_udp", "outage", "outage", "drop", "profile"]
         dropped = link.result()["up"]["dropped"]
         assert {name: count for name, count in dropped.items() if count} == {
             **{"mtu": 1, "udp_blocked": 1, "outage": 1, "named": 1, "loss": 1}
@@ -211,6 +213,7 @@ def test_a_script_acts_before_the_packet_that_it_names() -> None:
         assert len(set(seen[:10])) == len(set(seen[10:])) == 1
         assert seen[9] != seen[10]
         assert not both.up()
+        assert [event["do"] for event in both.link.result()["events"]] == ["rebind_port", "outage"]
         both.link.command({"do": "restart"})
         assert both.up() == seen[10], "an outage ends with a restart; the NAT does not forget what it forgot"
 

@@ -6,6 +6,7 @@ process is one of its own, so that nothing Python does delays a packet.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +29,9 @@ MAX_LOG_PACKETS = 5_000_000
 """200 MB."""
 MAX_HELD_PACKETS = 65_536
 """More than 1 Gbit/s over a round trip of one second."""
-START_S = 20.0
+MAX_EVENTS = 10_000
+"""Commands that a result lists."""
+END_S = 20.0
 
 
 class Emulator:
@@ -44,7 +48,10 @@ class Emulator:
         self._is_log_ours = log is None
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
+        self._asked = 0
         self._report: dict[str, Any] | None = None
+        self._script = self.profile.script
+        self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._cpu_at_start: list[int] = []
         self.ready: dict[str, Any] = {}
         """What the process said when it was."""
@@ -64,7 +71,7 @@ class Emulator:
             "seed": self.seed,
             "up": self.profile.plan("up"),
             "down": self.profile.plan("down"),
-            "script": [link_commands.step(step) for step in self.profile.script],
+            "script": [link_commands.step(step) for step in self._script],
             "log": str(self._log.absolute()),
             "max_log_packets": MAX_LOG_PACKETS,
             "max_held_packets": MAX_HELD_PACKETS,
@@ -97,14 +104,25 @@ class Emulator:
         """Carries out a command of `headrace.lab.link_commands`. The answer holds `at_ns`, the moment at
         which it took effect (`time.monotonic_ns()`). Raises `ConfigError`."""
         answer = self._ask(link_commands.translate(command))
-        report = answer.pop("report", None)
-        return answer | self._shown(report) if report else answer
+        if command["do"] == "status":
+            return {"at_ns": answer["at_ns"], **self._shown(answer["report"])}
+        if command["do"] == "profile":
+            self.profile = Profile.of(command["profile"])
+        self._events.append({"at_ns": answer["at_ns"], **_plain(command)})
+        return answer
 
     def result(self) -> dict[str, Any]:
-        """Counts and lateness until now, or until the end. `void`: whether the run counts for nothing, and
-        `void_because` says why. `steal`: the share of CPU time that the machine's host took. `log`: path of
-        the packet log (`headrace.lab.link_log` reads it), complete up to now; it lives as long as this
-        object, unless its path was given."""
+        """Counts and lateness until now, or until the end. For JSON:
+
+        - `void`: whether the run counts for nothing; `void_because`: why;
+        - `lateness_ms`: `p50`, `p99`, `max`, `packets`: how long after it was due each packet was out;
+        - `up`, `down`: `in`, `out`, their bytes, `copies`, and `dropped` by the verdicts of `link_log`;
+        - `device_drops`: empty, or what the devices dropped; `steal`: the share of CPU time that the
+          machine's host took; `realtime`: whether the kernel granted priority and locked memory;
+        - `events`: commands and steps of the script, each with the moment at which it took effect;
+        - `log`: path of the packet log (`headrace.lab.link_log` reads it), complete up to now. It lives as
+          long as this object, unless its path was given.
+        """
         return self._shown(self._report or self._ask({"do": "status"})["report"])
 
     def _shown(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -123,11 +141,13 @@ class Emulator:
                 because.append(f"more than {MAX_HELD_PACKETS} packets were on their way ({side})")
             if report[side]["refused"]:
                 because.append(f"the far end did not take {report[side]['refused']} packets ({side})")
+        steps = [{"at_ns": at_ns, **_plain(self._script[step])} for step, at_ns in report["steps"]]
         return {
             "mode": self.mode,
             "profile": self.profile.as_dict(),
             "seed": self.seed,
-            **report,
+            **{name: value for name, value in report.items() if name != "steps"},
+            "events": sorted([*self._events, *steps], key=lambda event: event["at_ns"]),
             "realtime": not report["not_granted"],
             "steal": stolen_share(self._cpu_at_start, cpu_times()),
             "void": bool(because),
@@ -140,15 +160,17 @@ class Emulator:
             process = self._process
             if process is None or process.stdin is None or process.stdout is None:
                 raise ConfigError(detail="the link does not run: use it within its `with`")
+            self._asked += 1
+            answer: dict[str, Any] = {}
             try:
-                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.write(json.dumps({**message, "id": self._asked}) + "\n")
                 process.stdin.flush()
-            except BrokenPipeError:
+                # Ctrl-C may have left the answer to the question before.
+                while answer.get("id") != self._asked:
+                    answer = json.loads(process.stdout.readline())
+            except (BrokenPipeError, ValueError):
                 raise ConfigError(detail="the link's process has ended") from None
-            line = process.stdout.readline()
-        if not line:
-            raise ConfigError(detail="the link's process has ended; what it said is above")
-        answer: dict[str, Any] = json.loads(line)
+        del answer["id"]
         if "error" in answer:
             raise ConfigError(detail=answer["error"])
         return answer
@@ -159,13 +181,25 @@ class Emulator:
             return
         try:
             # What it still says is the last report; the end of its input ends it in any case.
-            said, _ = process.communicate('{"do": "end"}\n', timeout=START_S)
+            said, _ = process.communicate('{"do": "end", "id": 0}\n', timeout=END_S)
             for line in said.splitlines():
                 self._report = json.loads(line).get("report", self._report)
-        except (subprocess.TimeoutExpired, BrokenPipeError, ValueError):
+        except (subprocess.TimeoutExpired, ValueError):
             process.kill()
         finally:
+            # Also when Ctrl-C came meanwhile.
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    if pipe:
+                        pipe.close()
             process.wait()
+
+
+def _plain(command: dict[str, Any]) -> dict[str, Any]:
+    """A command for JSON."""
+    return (
+        {**command, "profile": Profile.of(command["profile"]).as_dict()} if "profile" in command else command
+    )
 
 
 def cpu_times() -> list[int]:

@@ -28,7 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.self_test:
         return link_check.main(options.quick)
-    profile = json.loads(options.profile) if options.profile.startswith("{") else options.profile
+    profile = options.profile
+    if profile.startswith("{"):
+        try:
+            profile = json.loads(profile)
+        except ValueError as error:
+            raise ConfigError(detail=f"--profile is no JSON: {error}") from None
 
     def end(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -47,20 +47,20 @@ def main() -> None:
     is_ended = False
     try:
         with _link(config) as (link, address, move, drops):
-            _say({"address": address, "pid": os.getpid()})
+            _say(config, {"address": address, "pid": os.getpid()})
             for line in lines:
                 command = json.loads(line)
-                if command["do"] == "end":
-                    is_ended = True
+                is_ended = command["do"] == "end"
+                if is_ended:
                     break
-                _say(_answer(link, move, drops, command))
+                _say(command, _answer(link, move, drops, command))
             dropped = drops()  # The devices are gone with the link.
             answer = json.loads(link.stop())
             answer["report"]["device_drops"] = dropped
             if is_ended:
-                _say(answer)
-    except (HeadraceError, OSError) as error:
-        _say({"error": str(error)})
+                _say(command, answer)
+    except (HeadraceError, OSError, subprocess.SubprocessError) as error:
+        _say(config, {"error": str(error)})
     finally:
         if not is_ended and config["log_is_temporary"]:
             shutil.rmtree(Path(config["engine"]["log"]).parent, ignore_errors=True)
@@ -85,10 +85,10 @@ def _lines(parent: int) -> Iterator[str]:
             buffer += data
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _say(question: dict[str, Any], answer: dict[str, Any]) -> None:
     # The parent may be gone.
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(answer), flush=True)
+        print(json.dumps({"id": question["id"], **answer}), flush=True)
 
 
 def _answer(link: _engine.Link, move: _Mover, drops: _Drops, command: dict[str, Any]) -> dict[str, Any]:
@@ -96,11 +96,12 @@ def _answer(link: _engine.Link, move: _Mover, drops: _Drops, command: dict[str, 
         if command["do"] == "move":
             at_ns, address = move(command["cut"])
             return {"at_ns": at_ns, "address": address}
-        answer: dict[str, Any] = json.loads(link.command(json.dumps(command)))
+        told = {name: value for name, value in command.items() if name != "id"}
+        answer: dict[str, Any] = json.loads(link.command(json.dumps(told)))
         if "report" in answer:
             answer["report"]["device_drops"] = drops()
         return answer
-    except (HeadraceError, OSError) as error:
+    except (HeadraceError, OSError, subprocess.SubprocessError) as error:
         return {"error": str(error)}
 
 

@@ -24,6 +24,8 @@ use crate::client_stream::monotonic_ns;
 const TURN: usize = 16;
 /// The longest sleep.
 const IDLE_NS: u64 = 1_000_000_000;
+/// Steps of the script that the report lists.
+const MAX_STEPS: usize = 10_000;
 
 /// A packet on its way. Ordered by what is due first, and then by what came first.
 struct Held {
@@ -45,6 +47,8 @@ pub struct Emulator {
     script: Vec<Step>,
     /// Of the script: carried out in this round.
     done: Vec<bool>,
+    /// In all rounds, at most [`MAX_STEPS`] of them.
+    steps: Vec<(usize, u64)>,
     counts: [Counts; 2],
     lateness: Lateness,
     log: Log,
@@ -71,6 +75,7 @@ impl Emulator {
             began_ns: now,
             done: vec![false; config.script.len()],
             script: config.script,
+            steps: Vec::new(),
             counts: [Counts::new(), Counts::new()],
             lateness: Lateness::default(),
             log,
@@ -228,6 +233,9 @@ impl Emulator {
         for number in 0..self.script.len() {
             if !self.done[number] && is_due(self.script[number].when, self.began_ns) {
                 self.done[number] = true;
+                if self.steps.len() < MAX_STEPS {
+                    self.steps.push((number, now));
+                }
                 let command = self.script[number].command.clone();
                 // It was checked at the beginning.
                 let _ = self.carry_out(&command, now);
@@ -309,6 +317,7 @@ impl Emulator {
             next_down: self.lanes[1].next_index(),
             logged,
             unlogged,
+            steps: self.steps.clone(),
             not_granted: self.not_granted.clone(),
             log_error: None,
         }

@@ -57,6 +57,8 @@ pub struct Report {
     pub logged: u64,
     /// Packets that the log has no room or no time for.
     pub unlogged: u64,
+    /// Number of each step of the script that was carried out, and when.
+    pub steps: Vec<(usize, u64)>,
     /// What the kernel refused of priority and locked memory.
     pub not_granted: Vec<String>,
     pub log_error: Option<String>,
