@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from headrace.client import Trust, connect
 from headrace.errors import ConfigError
 from headrace.gateway import Gateway
-from headrace.lab import link_check, link_log
+from headrace.lab import emulator, link_check, link_log
 from headrace.lab.profiles import PROFILES, Profile
 from headrace.lab.relay_udp import Relay
 from tests.conftest import JSON, port_of, script
@@ -54,6 +55,20 @@ def test_the_same_schedule_as_the_link(server: socket.socket, client: socket.soc
     assert {each.length for each in packets} == {4 + 28}
     assert result["mode"] == "udp relay (HTTP/3 only)"
     assert result["up"]["dropped"]["loss"] == len(lost)
+
+
+def test_a_late_emulator_makes_the_run_void(
+    server: socket.socket, client: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is on time to the nanosecond."""
+    monkeypatch.setattr(emulator, "MAX_LATENESS_P99_MS", 0.0)
+    with Relay({}, server.getsockname()) as relay:
+        client.sendto(b"up", relay.address)
+        assert server.recv(100) == b"up"
+    result = relay.result()
+    assert result["void"]
+    assert "p99 lateness" in result["void_because"][0]
+    json.dumps(result)
 
 
 def test_clients_are_told_apart_and_a_rebinding_gives_each_another_port(

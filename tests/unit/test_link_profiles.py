@@ -35,6 +35,7 @@ def test_every_named_profile_has_a_source_and_plans(name: str) -> None:
         ({"latency": 3}, "'latency' is no field"),
         ({"script": ({"do": "rebind_port"},)}, "needs one of at_s"),
         ({"script": ({"at_s": 1, "do": "move"},)}, "'move' cannot stand in a link's script"),
+        ({"script": ({"at_s": 0, "do": "restart"},)}, "'restart' cannot stand in a link's script"),
     ],
 )
 def test_what_no_network_can_be_is_refused(fields: dict[str, Any], said: str) -> None:

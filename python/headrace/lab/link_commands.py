@@ -134,7 +134,7 @@ def step(scripted: dict[str, Any]) -> dict[str, Any]:
         )
     key, value = moments[0], scripted[moments[0]]
     command = translate({name: given for name, given in scripted.items() if name != key})
-    if command["do"] in ("move", "status"):
+    if command["do"] in ("move", "restart", "status"):
         raise ConfigError(detail=f"{command['do']!r} cannot stand in a link's script: give it as a command")
     if key == "at_s":
         if not is_number(value, 0, 1e6):
