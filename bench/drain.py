@@ -33,7 +33,6 @@ from typing import Any
 import httpx2
 
 from bench import common, peers
-from bench.namespaces import need_root
 from headrace import dev_certificate
 from headrace.client import AsyncClient, Trust
 from headrace.httpx2 import AsyncTransport
@@ -217,7 +216,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     parser.add_argument("--events", type=int, default=300, help="tokens of each, one every 20 ms")
     parser.add_argument("--people", type=int, default=10, help="who keep asking, by each kind of client")
     options = parser.parse_args(arguments)
-    need_root(parser)
+    common.need_root(parser)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for file, text in zip(("cert.pem", "key.pem", "ca.pem"), dev_certificate.make([NAME]), strict=True):

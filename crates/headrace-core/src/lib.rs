@@ -8,6 +8,7 @@
 //! * [`events`]: where one SSE event or NDJSON line ends ([`sse`], [`ndjson`])
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
+//! * [`link`]: what an emulated network does to a packet
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
 //! * [`journal`]: the record of one answer
 //! * [`path`]: where a client is for certain
@@ -21,6 +22,7 @@ pub mod fields;
 pub mod http1;
 pub mod http3;
 pub mod journal;
+pub mod link;
 pub mod ndjson;
 pub mod path;
 pub mod relay;
