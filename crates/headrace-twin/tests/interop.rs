@@ -1,5 +1,7 @@
 //! Cases that QUIC implementations test each other with, in virtual time, named as the interop runner names them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

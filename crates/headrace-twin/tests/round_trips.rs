@@ -1,5 +1,7 @@
 //! What the transport costs in round trips, equal to what physics allows, or documented as today's state.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::time::Duration;
 
 use headrace_twin::measures::{

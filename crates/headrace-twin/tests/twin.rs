@@ -1,5 +1,7 @@
 //! The twin itself: a seed is a run, and the hooks for experiments do what they say.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
