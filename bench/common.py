@@ -3,6 +3,7 @@ disk."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -15,7 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import ConfigError
+from headrace.lab import namespaces
+
 RESULTS = Path(__file__).parent / "results"
+
+
+def need_root(parser: argparse.ArgumentParser) -> None:
+    try:
+        namespaces.need_root(parser.prog)
+    except ConfigError as error:
+        parser.exit(1, f"{error}\n")
 
 
 @contextlib.contextmanager

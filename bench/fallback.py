@@ -24,19 +24,20 @@ from typing import Any
 import httpx2
 
 from bench import common, peers
-from bench.namespaces import CLIENT, SERVER, enter, ip, namespaces, need_root
 from headrace.httpx2 import AsyncTransport
+from headrace.lab.namespaces import Namespace, enter, ip, joined
 
 ADDRESS = "10.99.0.1"
+CLIENT, SERVER = Namespace("client"), Namespace("server")
 
 
 @contextlib.contextmanager
 def without_udp() -> Iterator[None]:
-    with namespaces({"wire": ("10.99.0.2/24", f"{ADDRESS}/24")}):
-        ip("-n", SERVER, "rule", "add", "pref", "1", "iif", "wire", "ipproto", "udp", "blackhole")
+    with joined(CLIENT, SERVER, {"wire": ("10.99.0.2/24", f"{ADDRESS}/24")}):
+        ip("-n", SERVER.name, "rule", "add", "pref", "1", "iif", "wire", "ipproto", "udp", "blackhole")
         # The rule for the server's own addresses comes first of all unless it is moved.
-        ip("-n", SERVER, "rule", "add", "pref", "2", "lookup", "local")
-        ip("-n", SERVER, "rule", "del", "pref", "0", "lookup", "local")
+        ip("-n", SERVER.name, "rule", "add", "pref", "2", "lookup", "local")
+        ip("-n", SERVER.name, "rule", "del", "pref", "0", "lookup", "local")
         yield
 
 
@@ -65,21 +66,21 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     )
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args(arguments)
-    need_root(parser)
+    common.need_root(parser)
     warnings.simplefilter("ignore")  # verify=False is meant: the certificate is for localhost.
     took: dict[str, list[list[float]]] = {"tcp": [], "race": []}
     with tempfile.TemporaryDirectory() as temporary, without_udp():
         folder = Path(temporary)
         peers.certificate(folder)
-        enter(SERVER)
+        enter(SERVER.name)
         os.environ["HEADRACE_LISTEN__HOST"] = "0.0.0.0"
         with common.source({}) as upstream, peers.headrace(upstream, folder, 1) as proxy:
-            enter(CLIENT)
+            enter(CLIENT.name)
             url = f"https://{ADDRESS}:{proxy.origin.rpartition(':')[2]}/v1/x"
             for turn in range(options.rounds):
                 for name in ("tcp", "race") if turn % 2 else ("race", "tcp"):
                     took[name].append(asyncio.run(ask(url, TRANSPORTS[name]())))
-            enter(SERVER)
+            enter(SERVER.name)
     first, second = (
         {name: common.median([each[n] for each in of]) for name, of in took.items()} for n in (0, 1)
     )

@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from bench import common, peers
-from bench.namespaces import CLIENT, SERVER, enter, ip, namespaces, need_root
 from headrace.client import Connection, Trust, connect
 from headrace.lab import load
+from headrace.lab.namespaces import Namespace, enter, ip, joined
 
 LINKS = {"wifi": ("10.99.1.2/24", "10.99.1.1/24"), "mobile": ("10.99.2.2/24", "10.99.2.1/24")}
 ADDRESS = "10.99.3.1"
 EVENTS = 100
+CLIENT, SERVER = Namespace("client"), Namespace("server")
 
 
 def route(over: str) -> None:
-    ip("-n", CLIENT, "route", "replace", f"{ADDRESS}/32", "via", LINKS[over][1].partition("/")[0])
+    ip("-n", CLIENT.name, "route", "replace", f"{ADDRESS}/32", "via", LINKS[over][1].partition("/")[0])
 
 
 async def walk(connection: Connection, to: str) -> float:
@@ -39,9 +40,9 @@ async def walk(connection: Connection, to: str) -> float:
     response = connection.request("POST", "/v1/x", load.HEADERS, body, record=True)
     await asyncio.sleep(0.8)
     leave = next(name for name in LINKS if name != to)
-    await asyncio.to_thread(ip, "-n", CLIENT, "link", "set", to, "up")
+    await asyncio.to_thread(ip, "-n", CLIENT.name, "link", "set", to, "up")
     await asyncio.to_thread(route, to)
-    await asyncio.to_thread(ip, "-n", CLIENT, "link", "set", leave, "down")
+    await asyncio.to_thread(ip, "-n", CLIENT.name, "link", "set", leave, "down")
     times = [at for at, _ in await response.records()]
     if len(times) != EVENTS + 1:
         raise RuntimeError(f"{len(times)} of {EVENTS + 1} events arrived")
@@ -62,19 +63,19 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     )
     parser.add_argument("--walks", type=int, default=20)
     options = parser.parse_args(arguments)
-    need_root(parser)
-    with tempfile.TemporaryDirectory() as temporary, namespaces(LINKS):
+    common.need_root(parser)
+    with tempfile.TemporaryDirectory() as temporary, joined(CLIENT, SERVER, LINKS):
         folder = Path(temporary)
         peers.certificate(folder)
-        ip("-n", SERVER, "addr", "add", f"{ADDRESS}/32", "dev", "lo")
+        ip("-n", SERVER.name, "addr", "add", f"{ADDRESS}/32", "dev", "lo")
         route("wifi")
-        enter(SERVER)
+        enter(SERVER.name)
         os.environ["HEADRACE_LISTEN__HOST"] = "0.0.0.0"
         with common.source({}) as upstream, peers.headrace(upstream, folder, 2) as proxy:
-            enter(CLIENT)
+            enter(CLIENT.name)
             port = proxy.origin.rpartition(":")[2]
             gaps, changes = asyncio.run(measure(f"https://{ADDRESS}:{port}", options.walks))
-            enter(SERVER)
+            enter(SERVER.name)
     result: dict[str, Any] = {
         "walks": len(gaps),
         "path_changes": changes,

@@ -16,6 +16,7 @@ __all__ = [
     "ClientConfig",
     "Connection",
     "Exchange",
+    "Link",
     "RelayReport",
     "RelayRequest",
     "Request",
@@ -53,6 +54,15 @@ class Bridge:
 
     def drain(self) -> None:
         """Resolves futures and hands over exchanges, on the loop's thread."""
+
+@final
+class Link:
+    """The link emulator (`headrace.lab.link_process`); told, and answers, in JSON. Raises `ConfigError`."""
+
+    def __new__(cls, config_json: str) -> Link: ...
+    def start(self) -> tuple[str, int] | None: ...
+    def command(self, command_json: str) -> str: ...
+    def stop(self) -> str: ...
 
 @final
 class Target:

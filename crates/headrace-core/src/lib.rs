@@ -8,6 +8,7 @@
 //! * [`events`]: where one SSE event or NDJSON line ends ([`sse`], [`ndjson`])
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
+//! * [`link`]: what an emulated network does to a packet
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
 //! * [`error`]: the one table of error kinds
 
@@ -18,6 +19,7 @@ pub mod events;
 pub mod fields;
 pub mod http1;
 pub mod http3;
+pub mod link;
 pub mod ndjson;
 pub mod relay;
 pub mod sse;

@@ -22,6 +22,7 @@ mod http3_listener;
 mod http3_request;
 mod http3_stream;
 mod inbox;
+pub mod link;
 mod listener;
 mod memory;
 pub mod network;

@@ -8,6 +8,7 @@ mod client;
 mod errors;
 mod exchange;
 mod fields;
+mod link;
 mod report;
 mod server;
 mod waiter;
@@ -49,6 +50,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;
     module.add_class::<client::Stream>()?;
+    module.add_class::<link::Link>()?;
     module.add_class::<waiter::Waiter>()?;
     Ok(())
 }
