@@ -37,6 +37,7 @@
 
 mod answer;
 pub mod answers;
+mod chance;
 pub mod link;
 pub mod measures;
 pub mod packets;
@@ -47,7 +48,9 @@ pub mod walk;
 
 pub use answer::{Answer, Shape};
 pub use answers::Answers;
-pub use link::{Chance, Link, Loss, Path, Rate};
+pub use chance::Chance;
+pub use headrace_core::link::{Loss, Plan, Rate};
+pub use link::{Link, ideal};
 pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};
 pub use side::{Datagram, Frames, Role};
 pub use twin::{Leaving, Repeater, Sent, Twin};

@@ -109,7 +109,7 @@ pub fn each_lost(
         // The first tokens measure the path.
         twin.run_for(round_trip * 2 + EVERY * 10);
         let index = twin.link(Role::Server).index() + position;
-        twin.link_mut(Role::Server).path_mut().drops.insert(index);
+        twin.link_mut(Role::Server).drop_packet(index);
         if !twin.run_to_end(LIMIT) {
             return Err(format!("packet {index} lost: not every answer ended"));
         }
@@ -234,10 +234,8 @@ pub fn first_flight_lost(round_trip: Duration, of: Role, datagrams: u64) -> Resu
 pub fn outage(round_trip: Duration, lasts: Duration) -> Result<Duration, String> {
     let (mut twin, _) = flowing(Setup::new(1, round_trip, &Tls::new(false, 1)?)?, 1, 500, true)?;
     twin.run_for(SETTLED / 2);
-    let (begins, ends) = (twin.now(), twin.now() + lasts);
-    for from in [Role::Client, Role::Server] {
-        twin.link_mut(from).path_mut().outages.push(begins..ends);
-    }
+    twin.begin_outage(lasts);
+    let ends = twin.now() + lasts;
     twin.run_to_end(LIMIT);
     let answer = twin.answer(0);
     let next = answer.arrived_at.iter().find(|arrived| **arrived >= ends);

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use headrace_core::link::Plan;
 use headrace_net::client::ClientConfig as ProductClient;
 use headrace_net::config::ServerConfig as ProductServer;
 use headrace_net::tls::{self, Trust};
@@ -23,7 +24,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 
-use crate::link::{Chance, Path};
+use crate::chance::Chance;
+use crate::link::ideal;
 use crate::side::Side;
 
 pub const SERVER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443);
@@ -94,8 +96,8 @@ impl Tls {
 /// All that a scenario may choose. [`Setup::new`] is the product on an ideal path.
 pub struct Setup {
     pub seed: u64,
-    pub to_server: Path,
-    pub to_client: Path,
+    pub to_server: Plan,
+    pub to_client: Plan,
     pub tls: Tls,
     pub server_transport: TransportConfig,
     pub client_transport: TransportConfig,
@@ -126,8 +128,8 @@ impl Setup {
         };
         Ok(Self {
             seed,
-            to_server: Path::new(round_trip / 2),
-            to_client: Path::new(round_trip / 2),
+            to_server: ideal(round_trip / 2),
+            to_client: ideal(round_trip / 2),
             tls: tls.clone(),
             server_transport: headrace_net::server_transport(&defaults.server),
             client_transport: headrace_net::client_transport(&client),

@@ -13,7 +13,7 @@ use quinn_proto::{ClientConfig, Connection, ConnectionStats};
 
 use crate::answer::{Answer, Shape};
 use crate::answers::Answers;
-use crate::link::{Link, Path};
+use crate::link::{Link, ideal};
 use crate::setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup};
 use crate::side::{Datagram, Role, Side};
 
@@ -76,8 +76,8 @@ pub struct Twin {
 
 impl Twin {
     pub fn new(setup: Setup) -> Self {
-        let link = |path: &Path, salt: u64| Link::new(path.clone(), setup.seed.wrapping_mul(2) ^ salt);
-        let (to_server, to_client) = (link(&setup.to_server, 0x5e12), link(&setup.to_client, 0xc11e));
+        let to_server = Link::new(Role::Client, setup.to_server.clone(), setup.seed);
+        let to_client = Link::new(Role::Server, setup.to_client.clone(), setup.seed);
         let (question_bytes, move_bytes, keeps_log) =
             (setup.question_bytes, setup.move_bytes, setup.keeps_log);
         let (client, server, connect) = setup.build();
@@ -156,10 +156,16 @@ impl Twin {
         }
     }
 
-    /// From now on both directions take half of this.
+    /// Another path from now on, without losses: both directions take half of this.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
-        self.to_server.path_mut().delay = round_trip / 2;
-        self.to_client.path_mut().delay = round_trip / 2;
+        self.to_server.set_path(self.now, ideal(round_trip / 2));
+        self.to_client.set_path(self.now, ideal(round_trip / 2));
+    }
+
+    /// Nothing passes for so long.
+    pub fn begin_outage(&mut self, lasts: Duration) {
+        self.to_server.begin_outage(self.now, lasts);
+        self.to_client.begin_outage(self.now, lasts);
     }
 
     /// Lets a side send datagrams again: see [`Leaving`].

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quinn_proto::Dir;
 
 use crate::measures::elsewhere;
-use crate::{Chance, Loss, Path, Role, Setup, Shape, Tls, Twin};
+use crate::{Chance, Loss, Plan, Role, Setup, Shape, Tls, Twin, ideal};
 
 /// No life lasts longer: the idle timeout (30 s) ends what is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -36,8 +36,8 @@ pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
     let mut chance = Chance::new(seed ^ 0x3a1c);
     let round_trip = Duration::from_millis(10 + chance.below(191));
     let mut setup = Setup::new(seed, round_trip, tls)?;
-    setup.to_server = path(&mut chance, round_trip);
-    setup.to_client = path(&mut chance, round_trip);
+    setup.to_server = plan(&mut chance, round_trip);
+    setup.to_client = plan(&mut chance, round_trip);
     setup.asks_retry = chance.below(8) == 0;
     let mut twin = Twin::new(setup);
     let connection = twin.connect()?;
@@ -76,16 +76,23 @@ pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
 }
 
 /// Up to 10 % loss, packets that overtake each other and packets that come twice.
-fn path(chance: &mut Chance, round_trip: Duration) -> Path {
+fn plan(chance: &mut Chance, round_trip: Duration) -> Plan {
     let share = chance.share() * 0.1;
     let loss = match chance.below(3) {
-        0 => Loss::None,
-        1 => Loss::Random(share),
+        0 => Loss::default(),
+        1 => Loss::new(share, 1.0).unwrap_or_default(),
         // Longer runs can swallow all that a side says in 30 s, a dozen probes, and it is right to give up then.
-        _ => Loss::Bursts { share, mean: 1.0 + chance.share() },
+        _ => Loss::new(share, 1.0 + chance.share()).unwrap_or_default(),
     };
-    let jitter = (round_trip / 4).mul_f64(chance.share());
-    Path { loss, jitter, duplicated: chance.share() * 0.05, ..Path::new(round_trip / 2) }
+    let quarter_ns = round_trip.as_nanos() as f64 / 4.0;
+    Plan {
+        loss,
+        jitter_ns: (quarter_ns * chance.share()) as u64,
+        reorder: chance.share() * 0.2,
+        reorder_ns: (quarter_ns * chance.share()) as u64,
+        duplicate: chance.share() * 0.05,
+        ..ideal(round_trip / 2)
+    }
 }
 
 /// Something that networks do; how many path changes it was.
@@ -94,11 +101,7 @@ fn disturb(twin: &mut Twin, chance: &mut Chance) -> u32 {
     outside.set_port(1_024 + chance.below(60_000) as u16);
     match chance.below(4) {
         0 => {
-            let ends = twin.now() + Duration::from_millis(chance.below(LONGEST_OUTAGE_MS));
-            for from in [Role::Client, Role::Server] {
-                let begins = twin.now();
-                twin.link_mut(from).path_mut().outages.push(begins..ends);
-            }
+            twin.begin_outage(Duration::from_millis(chance.below(LONGEST_OUTAGE_MS)));
             return 0;
         }
         1 => twin.rebind_nat(outside),
@@ -124,7 +127,7 @@ fn finish(twin: &mut Twin, stopped: &[usize]) -> Result<(), String> {
     }
     // What is left to say is said once nothing is lost any more; probes may be ten seconds apart by now.
     for from in [Role::Client, Role::Server] {
-        twin.link_mut(from).path_mut().loss = Loss::None;
+        twin.link_mut(from).plan_mut().loss = Loss::default();
     }
     twin.run_for(SILENCE);
     for number in stopped {

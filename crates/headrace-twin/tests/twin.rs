@@ -19,8 +19,9 @@ fn setup(seed: u64) -> Setup {
 fn run(seed: u64) -> Vec<(Duration, Role, usize, Option<Duration>)> {
     let mut setup = setup(seed);
     setup.keeps_log = true;
-    setup.to_client.loss = Loss::Bursts { share: 0.05, mean: 2.0 };
-    setup.to_server.jitter = TRIP / 5;
+    setup.to_client.loss = Loss::new(0.05, 2.0).unwrap();
+    setup.to_server.reorder = 0.1;
+    setup.to_server.reorder_ns = 12_000_000;
     // quinn's BBR draws from the system.
     setup.set_controller(Arc::new(CubicConfig::default()));
     let (mut twin, _) = flowing(setup, 5, 100, true).unwrap();
@@ -45,7 +46,7 @@ fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
         twin.run_for(TRIP + EVERY * 10);
         // Originals and copies take turns: half of what is lost are copies, and nobody misses them.
         let index = twin.link(Role::Server).index() + lost;
-        twin.link_mut(Role::Server).path_mut().drops.insert(index);
+        twin.link_mut(Role::Server).drop_packet(index);
         assert!(twin.run_to_end(Duration::from_secs(60)));
         let answer = twin.answer(0);
         assert!(answer.is_whole());
