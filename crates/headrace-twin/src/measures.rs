@@ -172,8 +172,7 @@ pub struct Gap {
 ///
 /// # Errors
 /// When an answer was not whole.
-pub fn change(setup: Setup, new: Duration, change: Change) -> Result<Gap, String> {
-    let mut setup = setup;
+pub fn change(mut setup: Setup, new: Duration, change: Change) -> Result<Gap, String> {
     setup.keeps_log = true;
     let (mut twin, _) = flowing(setup, 4, 400, true)?;
     twin.run_for(SETTLED / 2);

@@ -75,8 +75,6 @@ impl Frames {
 pub struct Side {
     endpoint: Endpoint,
     connections: BTreeMap<usize, Connection>,
-    /// Accepted since somebody last asked.
-    accepted: Vec<usize>,
     /// Whether an address must first be shown to be the client's own (Retry).
     pub asks_retry: bool,
     buffer: Vec<u8>,
@@ -84,8 +82,7 @@ pub struct Side {
 
 impl Side {
     pub fn new(endpoint: Endpoint) -> Self {
-        let (connections, accepted, buffer) = (BTreeMap::new(), Vec::new(), Vec::with_capacity(2048));
-        Self { endpoint, connections, accepted, asks_retry: false, buffer }
+        Self { endpoint, connections: BTreeMap::new(), asks_retry: false, buffer: Vec::with_capacity(2048) }
     }
 
     /// # Errors
@@ -108,10 +105,6 @@ impl Side {
     /// Every connection that is not forgotten.
     pub fn handles(&self) -> Vec<usize> {
         self.connections.keys().copied().collect()
-    }
-
-    pub fn poll_accepted(&mut self) -> Option<usize> {
-        self.accepted.pop()
     }
 
     /// The next time at which a connection wants to be called.
@@ -188,7 +181,6 @@ impl Side {
         match self.endpoint.accept(incoming, now, &mut self.buffer, None) {
             Ok((handle, connection)) => {
                 self.connections.insert(handle.0, connection);
-                self.accepted.push(handle.0);
             }
             Err(error) => {
                 if let Some(transmit) = error.response {

@@ -296,7 +296,6 @@ impl Twin {
             Role::Client => &mut self.client,
             Role::Server => &mut self.server,
         };
-        while side.poll_accepted().is_some() {}
         let mut heard = false;
         for handle in side.handles() {
             let Some(connection) = side.connection_mut(handle) else { continue };

@@ -57,10 +57,10 @@ fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
 
 /// Every token once, in order, unchanged; who stopped is obeyed; nothing is left over. With up to 10 % loss,
 /// packets that overtake each other or come twice, changes of address, and outages of seconds.
-/// `HEADRACE_TWIN_SEEDS` runs more.
+/// `TWIN_SEEDS=100000` runs more.
 #[test]
 fn every_token_arrives_once_whatever_the_network_does() {
-    let seeds = std::env::var("HEADRACE_TWIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    let seeds = std::env::var("TWIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let tls = Tls::new(false, 1).unwrap();
     let walks: Vec<_> = (0..seeds).map(|seed| walk::walk(seed, &tls).unwrap()).collect();
     // It was no walk in the park.
