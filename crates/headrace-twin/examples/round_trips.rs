@@ -50,7 +50,8 @@ fn main() -> Result<(), String> {
 }
 
 fn gap(what: &str, change: Change) -> Result<(), String> {
-    let measure = |trip| measures::change(Setup::new(1, trip, &Tls::new(false, 1)?)?, trip, change);
+    // Stream 1: no acknowledgement is due that would tell the server.
+    let measure = |trip| measures::change(Setup::new(1, trip, &Tls::new(false, 1)?)?, trip, change, 1);
     let one = |name: &str, limit: &str, pick: fn(Gap) -> Duration| {
         row(&format!("{what}: {name}"), limit, |trip| Ok(trips(pick(measure(trip)?), trip)))
     };

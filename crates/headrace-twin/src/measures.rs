@@ -168,15 +168,17 @@ pub struct Gap {
     pub repaired: Duration,
 }
 
-/// Changes the path in the middle of four answers. A token is due just when the server can know of the change.
+/// Changes the path in the middle of four answers. The token of this `stream`, of the four that take turns, is due
+/// just when the server can know of the change at the earliest. Of two neighbours, the one finds the client
+/// owing an acknowledgement, which soon tells the server of a silent change; the other does not.
 ///
 /// # Errors
 /// When an answer was not whole.
-pub fn change(mut setup: Setup, new: Duration, change: Change) -> Result<Gap, String> {
+pub fn change(mut setup: Setup, new: Duration, change: Change, stream: usize) -> Result<Gap, String> {
     setup.keeps_log = true;
     let (mut twin, _) = flowing(setup, 4, 400, true)?;
     twin.run_for(SETTLED / 2);
-    let due = twin.answer(0).due_at(250).ok_or("not heard")?;
+    let due = twin.answer(stream).due_at(250).ok_or("not heard")?;
     twin.run_until(due - new / 2);
     let at = twin.now();
     twin.set_round_trip(new);
