@@ -17,7 +17,7 @@ demo: $(VENV)/model  ## set everything up and play the worked example with a rea
 
 test: $(VENV)/test $(VENV)/model  ## run all tests, Rust's and Python's
 	cargo test --quiet -p headrace-core
-	cargo test --quiet --release -p headrace-net
+	cargo test --quiet --release -p headrace-net -p headrace-twin
 	$(BIN)/python -m pytest
 
 check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that needs no running

@@ -76,6 +76,7 @@ def test_crates_depend_one_way() -> None:
     assert not dependencies("headrace-core") & {"tokio", "quinn", "hyper", "pyo3"}
     assert "headrace-py" not in dependencies("headrace-net")
     assert "pyo3" not in dependencies("headrace-net")
+    assert "headrace-twin" not in dependencies("headrace-net") | dependencies("headrace-py")
 
 
 def source_files() -> list[Path]:
@@ -88,7 +89,7 @@ def test_no_file_grows_beyond_what_one_reads_in_a_sitting() -> None:
     assert not {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MOST_LINES}
 
 
-@pytest.mark.parametrize("crate", ["headrace-core", "headrace-net", "headrace-py"])
+@pytest.mark.parametrize("crate", ["headrace-core", "headrace-net", "headrace-py", "headrace-twin"])
 def test_every_file_opens_with_what_it_is(crate: str) -> None:
     for path in (ROOT / "crates" / crate / "src").rglob("*.rs"):
         assert path.read_text().startswith("//! "), path

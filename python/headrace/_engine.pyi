@@ -17,6 +17,7 @@ __all__ = [
     "Connection",
     "Exchange",
     "Link",
+    "Recording",
     "RelayReport",
     "RelayRequest",
     "Request",

@@ -145,7 +145,8 @@ pub fn any_port(server: SocketAddr) -> SocketAddr {
     }
 }
 
-fn transport(config: &ClientConfig) -> TransportConfig {
+/// How a client's connections behave.
+pub fn transport(config: &ClientConfig) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(0u32.into())

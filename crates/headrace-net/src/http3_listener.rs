@@ -167,7 +167,8 @@ fn server_config(worker: &Worker, tls: Arc<QuicServerConfig>, keys: &Keys) -> Se
     server
 }
 
-fn transport(config: &Config) -> TransportConfig {
+/// How a server's connections behave.
+pub fn transport(config: &Config) -> TransportConfig {
     let (limits, idle) = (&config.limits, config.timeouts.idle_s);
     let mut transport = TransportConfig::default();
     transport

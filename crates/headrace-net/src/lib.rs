@@ -47,3 +47,7 @@ pub mod tls;
 pub mod upstream;
 mod upstream_http2;
 mod watch;
+
+// What both sides tell QUIC, for who drives it without sockets.
+pub use client_connect::transport as client_transport;
+pub use http3_listener::transport as server_transport;

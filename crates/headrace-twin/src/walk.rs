@@ -1,0 +1,149 @@
+//! A random life of one connection, and what must hold whatever happens to it.
+//!
+//! In: a seed. Out: counts, or the promise that was broken: every token of every answer arrives once, in order
+//! and unchanged; who stopped is obeyed; at the end no stream is left on either side.
+
+use std::time::Duration;
+
+use quinn_proto::Dir;
+
+use crate::measures::elsewhere;
+use crate::{Chance, Loss, Plan, Role, Setup, Shape, Tls, Twin, ideal};
+
+/// No life lasts longer: the idle timeout (30 s) ends what is stuck.
+const LIMIT: Duration = Duration::from_secs(300);
+/// The most that one outage lasts, well below the idle timeout.
+const LONGEST_OUTAGE_MS: u64 = 3_000;
+
+/// Longer than any probe waits before the idle timeout.
+const SILENCE: Duration = Duration::from_secs(35);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Walk {
+    pub tokens: usize,
+    pub datagrams: u64,
+    pub lost: u64,
+    pub path_changes: u32,
+    pub stopped: usize,
+    /// Virtual.
+    pub lasted: Duration,
+}
+
+/// # Errors
+/// The first promise that was broken.
+pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
+    let mut chance = Chance::new(seed ^ 0x3a1c);
+    let round_trip = Duration::from_millis(10 + chance.below(191));
+    let mut setup = Setup::new(seed, round_trip, tls)?;
+    setup.to_server = plan(&mut chance, round_trip);
+    setup.to_client = plan(&mut chance, round_trip);
+    setup.asks_retry = chance.below(8) == 0;
+    let mut twin = Twin::new(setup);
+    let connection = twin.connect()?;
+    let streams = 1 + chance.below(8) as usize;
+    let mut stopped = Vec::new();
+    for stream in 0..streams {
+        let shape = Shape {
+            tokens: 1 + chance.below(80) as usize,
+            token_bytes: 1 + chance.below(400) as usize,
+            thinks: Duration::from_millis(chance.below(200)),
+            ..Shape::default()
+        };
+        twin.ask(connection, shape);
+        stopped.extend((chance.below(6) == 0).then_some(stream));
+    }
+    // An address that changes before the handshake is confirmed ends it (RFC 9000 §9): a client begins anew.
+    twin.run_while(LIMIT, |twin| twin.answer(0).heard_at.is_none() && twin.answer(0).wrong.is_none());
+    let mut path_changes = 0;
+    for _ in 0..chance.below(4) {
+        twin.run_for(Duration::from_millis(chance.below(800)));
+        path_changes += disturb(&mut twin, &mut chance);
+    }
+    for stream in &stopped {
+        twin.stop(*stream);
+    }
+    finish(&mut twin, &stopped).map_err(|broken| format!("seed {seed}: {broken}"))?;
+    let (up, down) = (twin.link(Role::Client), twin.link(Role::Server));
+    Ok(Walk {
+        tokens: twin.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
+        datagrams: up.index() + down.index(),
+        lost: up.lost + down.lost,
+        path_changes,
+        stopped: stopped.len(),
+        lasted: twin.now(),
+    })
+}
+
+/// Up to 10 % loss, packets that overtake each other and packets that come twice.
+fn plan(chance: &mut Chance, round_trip: Duration) -> Plan {
+    let share = chance.share() * 0.1;
+    let loss = match chance.below(3) {
+        0 => Loss::default(),
+        1 => Loss::new(share, 1.0).unwrap_or_default(),
+        // Longer runs can swallow all that a side says in 30 s, a dozen probes, and it is right to give up then.
+        _ => Loss::new(share, 1.0 + chance.share()).unwrap_or_default(),
+    };
+    let quarter_ns = round_trip.as_nanos() as f64 / 4.0;
+    Plan {
+        loss,
+        jitter_ns: (quarter_ns * chance.share()) as u64,
+        reorder: chance.share() * 0.2,
+        reorder_ns: (quarter_ns * chance.share()) as u64,
+        duplicate: chance.share() * 0.05,
+        ..ideal(round_trip / 2)
+    }
+}
+
+/// Something that networks do; how many path changes it was.
+fn disturb(twin: &mut Twin, chance: &mut Chance) -> u32 {
+    let mut outside = elsewhere(chance.below(2) == 0);
+    outside.set_port(1_024 + chance.below(60_000) as u16);
+    match chance.below(4) {
+        0 => {
+            twin.begin_outage(Duration::from_millis(chance.below(LONGEST_OUTAGE_MS)));
+            return 0;
+        }
+        1 => twin.rebind_nat(outside),
+        hears_old => twin.move_client(outside, hears_old == 2),
+    }
+    1
+}
+
+fn finish(twin: &mut Twin, stopped: &[usize]) -> Result<(), String> {
+    let is_over = |twin: &Twin| {
+        let mut all = twin.answers.all().iter().enumerate();
+        all.all(|(number, answer)| {
+            answer.ended_at.is_some() || answer.wrong.is_some() || stopped.contains(&number)
+        })
+    };
+    twin.run_while(LIMIT, |twin| !is_over(twin));
+    for (number, answer) in twin.answers.all().iter().enumerate() {
+        match &answer.wrong {
+            Some(wrong) => return Err(wrong.clone()),
+            None if stopped.contains(&number) || answer.is_whole() => {}
+            None => return Err(format!("answer {number} did not end within {LIMIT:?}: {answer:?}")),
+        }
+    }
+    // What is left to say is said once nothing is lost any more; probes may be ten seconds apart by now.
+    for from in [Role::Client, Role::Server] {
+        twin.link_mut(from).plan_mut().loss = Loss::default();
+    }
+    twin.run_for(SILENCE);
+    for number in stopped {
+        let answer = twin.answer(*number);
+        if answer.stopped_at.is_none() && !answer.is_finished() && !answer.is_withdrawn {
+            return Err(format!("nobody stopped answer {number}: {answer:?}"));
+        }
+    }
+    for role in [Role::Client, Role::Server] {
+        let connection = twin.connection_mut(role, 0).ok_or(format!("{role:?}: the connection is gone"))?;
+        // The control stream stays.
+        let (sending, open) =
+            (connection.streams().send_streams(), connection.streams().remote_open_streams(Dir::Bi));
+        if sending > 1 || open > 0 {
+            return Err(format!("{role:?}: {sending} streams send, {open} are open, at the end"));
+        }
+    }
+    Ok(())
+}
