@@ -21,6 +21,7 @@ from pathlib import Path
 from headrace import dev_certificate
 
 START_TIMEOUT_S = 20.0
+LOCAL = "localhost"
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ def free_port() -> int:
     raise RuntimeError("no port is free for both TCP and UDP")
 
 
-def certificate(folder: Path) -> None:
-    """Writes cert.pem, key.pem and ca.pem for localhost."""
-    made = dev_certificate.make(["localhost", "127.0.0.1"])
+def certificate(folder: Path, *more: str) -> None:
+    """Writes cert.pem, key.pem and ca.pem for localhost, and for `more` names and addresses."""
+    made = dev_certificate.make(["localhost", "127.0.0.1", *more])
     for name, text in zip(("cert.pem", "key.pem", "ca.pem"), made, strict=True):
         (folder / name).write_text(text)
 
@@ -113,17 +114,17 @@ def _wait_for_udp(port: int, started: subprocess.Popen[bytes], log: Path) -> Non
 
 @contextlib.contextmanager
 def headrace(
-    upstream: str, folder: Path, workers: int, log: str = "", max_streams: int = 1000
+    upstream: str, folder: Path, workers: int, log: str = "", max_streams: int = 1000, host: str = LOCAL
 ) -> Iterator[Proxy]:
     """`log`: format of an access log; without it none is written, as for the others. `max_streams`: of one
-    connection."""
+    connection. `host`: where it is asked."""
     from headrace import __version__
 
     port, log_file = free_port(), folder / "headrace.log"
     logging = f'access = true\nformat = "{log}"' if log else "access = false"
     config = folder / "headrace.toml"
     config.write_text(
-        f"[listen]\nport = {port}\nworkers = {workers}\n"
+        f'[listen]\nhost = "{_bound(host)}"\nport = {port}\nworkers = {workers}\n'
         f'[tls]\ncertificate = "{folder / "cert.pem"}"\nkey = "{folder / "key.pem"}"\n'
         f'[[upstreams]]\nurl = "{upstream}"\nmodels = ["*"]\n'
         f"[limits]\nmax_streams_per_connection = {max_streams}\nmax_connections = 4000\n"
@@ -132,19 +133,19 @@ def headrace(
     command = [sys.executable, "-m", "headrace", "serve", "--config", str(config)]
     with process(command, log_file) as started:
         _wait_for_udp(port, started, log_file)
-        yield Proxy("headrace", __version__, f"https://localhost:{port}", started.pid, log_file)
+        yield Proxy("headrace", __version__, f"https://{host}:{port}", started.pid, log_file)
 
 
 @contextlib.contextmanager
-def caddy(upstream: str, folder: Path, workers: int, tls: str = "") -> Iterator[Proxy]:
+def caddy(upstream: str, folder: Path, workers: int, tls: str = "", host: str = LOCAL) -> Iterator[Proxy]:
     """`tls`: more for its `tls` block."""
     binary = _binary("caddy")
     port, log = free_port(), folder / "caddy.log"
     config = folder / "Caddyfile"
     config.write_text(
-        "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n"
+        f"{{\n\tadmin off\n\tauto_https off\n\tdefault_sni {host}\n\tlog {{\n\t\tlevel ERROR\n\t}}\n"
         "\tservers {\n\t\tprotocols h1 h2 h3\n\t}\n}\n"
-        f"https://localhost:{port} {{\n\ttls {folder / 'cert.pem'} {folder / 'key.pem'} {{\n\t{tls}\n\t}}\n"
+        f"https://{host}:{port} {{\n\ttls {folder / 'cert.pem'} {folder / 'key.pem'} {{\n\t{tls}\n\t}}\n"
         f"\treverse_proxy {upstream} {{\n\t\tflush_interval -1\n\t}}\n}}\n"
     )
     version = subprocess.run([binary, "version"], capture_output=True, text=True, check=True).stdout.split()[
@@ -154,27 +155,30 @@ def caddy(upstream: str, folder: Path, workers: int, tls: str = "") -> Iterator[
     command = [binary, "run", "--config", str(config), "--adapter", "caddyfile"]
     with process(command, log, env) as started:
         _wait_for_udp(port, started, log)
-        yield Proxy("caddy", version.lstrip("v"), f"https://localhost:{port}", started.pid, log)
+        yield Proxy("caddy", version.lstrip("v"), f"https://{host}:{port}", started.pid, log)
 
 
 @contextlib.contextmanager
-def envoy(upstream: str, folder: Path, workers: int) -> Iterator[Proxy]:
+def envoy(upstream: str, folder: Path, workers: int, host: str = LOCAL) -> Iterator[Proxy]:
     binary = _binary("envoy")
     port, log = free_port(), folder / "envoy.log"
-    host, _, upstream_port = upstream.removeprefix("http://").partition(":")
+    upstream_host, _, upstream_port = upstream.removeprefix("http://").partition(":")
     config = folder / "envoy.json"
-    config.write_text(json.dumps(_envoy_config(port, host, int(upstream_port), folder)))
+    made = _envoy_config(_bound(host), port, upstream_host, int(upstream_port), folder)
+    config.write_text(json.dumps(made))
     shown = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
     command = [binary, "-c", str(config), "--concurrency", str(workers), "--log-level", "error"]
     command += ["--use-dynamic-base-id"]
     with process(command, log) as started:
         _wait_for_udp(port, started, log)
         yield Proxy(
-            "envoy", shown.split("version:")[1].split("/")[1], f"https://localhost:{port}", started.pid, log
+            "envoy", shown.split("version:")[1].split("/")[1], f"https://{host}:{port}", started.pid, log
         )
 
 
-def _envoy_config(port: int, upstream_host: str, upstream_port: int, folder: Path) -> dict[str, object]:
+def _envoy_config(
+    bound: str, port: int, upstream_host: str, upstream_port: int, folder: Path
+) -> dict[str, object]:
     types = "type.googleapis.com/envoy.extensions"
     route = {
         "name": "all",
@@ -203,7 +207,7 @@ def _envoy_config(port: int, upstream_host: str, upstream_port: int, folder: Pat
     }
     listener = {
         "name": "quic",
-        "address": {"socket_address": {"protocol": "UDP", "address": "127.0.0.1", "port_value": port}},
+        "address": {"socket_address": {"protocol": "UDP", "address": bound, "port_value": port}},
         # Without prefer_gro Envoy drops every datagram the kernel hands on unsplit, as loopback does.
         "udp_listener_config": {"quic_options": {}, "downstream_socket_config": {"prefer_gro": True}},
         "filter_chains": [
@@ -232,6 +236,11 @@ def _envoy_config(port: int, upstream_host: str, upstream_port: int, folder: Pat
         "load_assignment": {"cluster_name": "model", "endpoints": [{"lb_endpoints": [endpoint]}]},
     }
     return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+
+
+def _bound(host: str) -> str:
+    """The address to listen at."""
+    return "127.0.0.1" if host == LOCAL else host
 
 
 def _binary(name: str) -> str:

@@ -1,0 +1,153 @@
+"""What a first token costs over a network with a delay, counted in its round trips.
+
+    sudo python -m bench.first_token [--rounds 15]
+
+The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From the call of the client's
+`request` until the first token is in Python's hands: on an open connection (*warm*), on a new one (*cold*), and
+on a new one to a server that the client knows (*early*: 0-RTT; the request has an `Idempotency-Key`). The same
+client asks headrace, Caddy and Envoy, by turns; behind each is the scripted model server, which answers at
+once. For comparison httpx2 over HTTP/2, to headrace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import ssl
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from bench import common, peers
+from headrace import AsyncClient, Trust
+from headrace.lab import load
+from headrace.lab.link import Link
+from headrace.lab.namespaces import enter
+from headrace.lab.profiles import Profile
+
+ROUND_TRIPS_MS = (20, 50, 100, 200)
+PATH = "/v1/chat/completions"
+BODY = json.dumps({"model": "x", "script": {"events": 1, "interval_s": 0}}).encode()
+KEEP_IDLE_S = 0.3
+"""After which the client closes its connection: what comes then is early."""
+AWAY_S = 0.5
+"""And the way of the close to the server."""
+
+Times = dict[str, float]
+
+
+async def first(parts: AsyncIterable[object]) -> float:
+    """When the first came; all are read."""
+    at = 0.0
+    async for _ in parts:
+        at = at or time.perf_counter()
+    return at
+
+
+async def ask(client: AsyncClient, origin: str, key: str | None = None) -> tuple[float, bool]:
+    """Milliseconds to the first token, and whether the request was early."""
+    headers = [*load.HEADERS, *([("idempotency-key", key)] if key else [])]
+    began = time.perf_counter()
+    response = await client.request("POST", origin + PATH, headers, BODY)
+    at = await first(response.chunks())
+    if response.status != 200:
+        raise RuntimeError(f"{origin} answered {response.status}")
+    return (at - began) * 1e3, response.early_data
+
+
+async def http3(origin: str, ca: Path, trip_ms: float) -> Times:
+    async with AsyncClient(Trust(ca), keep_idle=KEEP_IDLE_S) as client:
+        cold, _ = await ask(client, origin)
+        warm, _ = await ask(client, origin)
+        await asyncio.sleep(KEEP_IDLE_S + AWAY_S + trip_ms / 1e3)
+        back, is_early = await ask(client, origin, str(uuid.uuid4()))
+    return {"cold": cold, "warm": warm, "early" if is_early else "resumed": back}
+
+
+async def http2(origin: str, ca: Path, trip_ms: float) -> Times:
+    trust = ssl.create_default_context(cafile=str(ca))
+    times: Times = {}
+    async with httpx2.AsyncClient(http1=False, http2=True, verify=trust) as client:
+        for name in ("cold", "warm"):
+            began = time.perf_counter()
+            async with client.stream("POST", origin + PATH, headers=load.HEADERS, content=BODY) as response:
+                times[name] = (await first(response.aiter_raw()) - began) * 1e3
+    return times
+
+
+async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) -> list[dict[str, Any]]:
+    ways = {name: (http3, origin) for name, origin in origins.items()}
+    ways["http2"] = (http2, origins["headrace"])
+    rows = []
+    for trip in ROUND_TRIPS_MS:
+        link.command({"do": "profile", "profile": Profile(delay_ms=trip / 2)})
+        samples: dict[str, dict[str, list[float]]] = {name: {} for name in ways}
+        for number in range(rounds + 1):
+            for name, (take, origin) in ways.items():
+                times = await take(origin, ca, trip)
+                # The first also loads modules and opens the way to the model server.
+                for case, took in times.items() if number else ():
+                    samples[name].setdefault(case, []).append(took)
+        for name, cases in samples.items():
+            row = {case: summary(taken, trip) for case, taken in cases.items()}
+            rows.append({"server": name, "round_trip_ms": trip, "cases": row})
+            shown = ", ".join(f"{case} {of['p50']:.1f} (p90 {of['p90']:.1f})" for case, of in row.items())
+            print(f"R {trip:3} ms, {name:8} ms: {shown}", flush=True)
+    return rows
+
+
+TRIPS = {"warm": 1, "early": 1, "cold": 2, "resumed": 2}
+
+
+def summary(taken: list[float], trip: float) -> dict[str, Any]:
+    return {
+        "samples": len(taken),
+        "p50": load.quantile(taken, 0.5),
+        "p90": load.quantile(taken, 0.9),
+        "round_trips": load.quantile(taken, 0.5) / trip,
+    }
+
+
+def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args(arguments)
+    common.need_root(parser)
+    with tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
+        folder, host = Path(temporary), link.server_address
+        peers.certificate(folder, host)
+        with contextlib.ExitStack() as stack:
+            enter(link.server.name)
+            upstream = stack.enter_context(common.source({}))
+            proxies = [
+                stack.enter_context(start(upstream, folder, 2, host=host))
+                for start in (peers.headrace, peers.caddy, peers.envoy)
+            ]
+            enter(link.client.name)
+            origins = {proxy.name: proxy.origin for proxy in proxies}
+            rows = asyncio.run(measure(link, origins, folder / "ca.pem", options.rounds))
+            enter(link.server.name)
+        link_result = link.result()
+    result: dict[str, Any] = {
+        "rounds": options.rounds,
+        "versions": {proxy.name: proxy.version for proxy in proxies},
+        "rows": rows,
+        "link": {name: link_result[name] for name in ("lateness_ms", "realtime", "void", "void_because")},
+    }
+    print(json.dumps(result["link"]))
+    if keep:
+        common.write("first_token", f"python -m bench.first_token --rounds {options.rounds}", result)
+    return result
+
+
+if __name__ == "__main__":
+    main()
