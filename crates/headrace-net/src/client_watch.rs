@@ -154,7 +154,12 @@ async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
         (received, sent) = (stats.udp_rx.datagrams, stats.udp_tx.datagrams);
         let patience = MIN_PATIENCE.max(inner.quic.rtt() * 6);
         let is_silent = owed_since.is_some_and(|since| since.elapsed() >= patience);
-        inner.is_silent.store(is_silent, Ordering::Relaxed);
+        let was_silent = inner.is_silent.swap(is_silent, Ordering::Relaxed);
+        if is_silent && !was_silent {
+            // New requests take another connection from here on. For the streams of this one, another socket is
+            // tried: something on the way may have turned against the old one.
+            let _ = inner.migrate();
+        }
     }
 }
 
