@@ -69,7 +69,7 @@ async def test_many_connections_move_at_random_and_keep_their_worker(start: Star
 
 class Nat(asyncio.DatagramProtocol):
     """A NAT with one client behind it. `forget()`: what the server sends to the old port is lost from then
-    on; the client's next datagram gets a new one."""
+    on; the client's next datagram gets a new one. `shut_out()`: nothing passes the client's port of now."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self.server = server
@@ -78,11 +78,14 @@ class Nat(asyncio.DatagramProtocol):
         self.outside: asyncio.DatagramTransport | None = None
         self.mappings: list[asyncio.DatagramTransport] = []
         self.dropped = 0
+        self.shut: set[Any] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.inside = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, address: Any) -> None:
+        if address in self.shut:
+            return
         self.client = address
         if self.outside is None:
             self.mapping = asyncio.ensure_future(self.map(data))
@@ -109,6 +112,10 @@ class Nat(asyncio.DatagramProtocol):
     def forget(self) -> None:
         self.outside = None
 
+    def shut_out(self) -> None:
+        self.shut.add(self.client)
+        self.outside = None
+
 
 async def test_a_nat_that_forgot_a_listening_client_is_found_by_asking(
     gateway: Gateway, source: Source, trust: Trust
@@ -130,6 +137,23 @@ async def test_a_nat_that_forgot_a_listening_client_is_found_by_asking(
     gaps = [b - a for (a, _), (b, _) in zip(response.arrivals, response.arrivals[1:], strict=False)]
     print(f"longest gap: {max(gaps) / 1e6:.0f} ms")
     assert max(gaps) < 5e9, "the keep-alive found it, not the question"
+    connection.close()
+    for transport in (inside, *nat.mappings):
+        transport.close()
+
+
+async def test_a_port_that_is_shut_out_is_left(gateway: Gateway, trust: Trust) -> None:
+    """Nothing passes any more, and no route has changed: the client tries another socket by itself."""
+    loop = asyncio.get_running_loop()
+    inside, nat = await loop.create_datagram_endpoint(
+        lambda: Nat(("127.0.0.1", port_of(gateway))), local_addr=("127.0.0.1", 0)
+    )
+    connection = await connect(f"https://localhost:{inside.get_extra_info('sockname')[1]}", trust)
+    response = connection.request("POST", "/v1/x", JSON, script(events=200, interval_s=0.02))
+    await eventually(lambda: len(response.arrivals) > 20)
+    nat.shut_out()
+    assert is_whole(await response.read(), 200)
+    assert connection.stats()["path_changes"] >= 1
     connection.close()
     for transport in (inside, *nat.mappings):
         transport.close()

@@ -339,13 +339,14 @@ impl Inner {
     ///
     /// # Errors
     /// [`Kind::Connect`] when no socket can be had.
-    pub fn migrate(&self) -> Result<(), Error> {
+    pub fn migrate(self: &Arc<Self>) -> Result<(), Error> {
         let server = self.quic.remote_address();
         UdpSocket::bind(any_port(server))
             .and_then(|socket| self.endpoint.rebind(socket))
             .map_err(|error| Error::new(Kind::Connect, format!("no new socket: {error}")))?;
         *self.source() = client_watch::source_towards(server);
         self.path_changes.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(client_watch::earn_credit(self.clone()));
         Ok(())
     }
 

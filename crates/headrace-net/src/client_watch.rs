@@ -15,7 +15,7 @@ use headrace_core::http3::frame::{self, Frame};
 use headrace_core::http3::{Http3Error, code, qpack, varint};
 use quinn::RecvStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::client::Inner;
 use crate::client_connect::any_port;
@@ -23,8 +23,15 @@ use crate::client_stream::monotonic_ns;
 use crate::http3_stream::stream_code;
 use crate::network;
 
-/// A frame of a reserved type, empty (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
-const QUESTION: [u8; 2] = [0x21, 0];
+/// Of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
+const RESERVED_FRAME: u64 = 0x21;
+/// An empty one.
+const QUESTION: [u8; 2] = [RESERVED_FRAME as u8, 0];
+
+/// What a server may send to an address that has not shown yet that it receives: three times what came from it
+/// (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes. This is for some ten tokens, the round trip's worth.
+const CREDIT_FRAMES: usize = 4;
+const CREDIT_FRAME_BYTES: usize = 1150;
 
 const SILENCE_CHECK: Duration = Duration::from_millis(250);
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
@@ -147,7 +154,12 @@ async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
         (received, sent) = (stats.udp_rx.datagrams, stats.udp_tx.datagrams);
         let patience = MIN_PATIENCE.max(inner.quic.rtt() * 6);
         let is_silent = owed_since.is_some_and(|since| since.elapsed() >= patience);
-        inner.is_silent.store(is_silent, Ordering::Relaxed);
+        let was_silent = inner.is_silent.swap(is_silent, Ordering::Relaxed);
+        if is_silent && !was_silent {
+            // New requests take another connection from here on. For the streams of this one, another socket is
+            // tried: something on the way may have turned against the old one.
+            let _ = inner.migrate();
+        }
     }
 }
 
@@ -164,7 +176,8 @@ async fn ask_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
                 let Some(inner) = inner.upgrade() else { return };
                 flow.cadence().note_probe();
                 let mut control = inner.control.lock().await;
-                let _ = timeout(Duration::from_secs(1), control.write_all(&QUESTION)).await;
+                // Never given up half-way: what follows would be read as the rest of this frame.
+                let _ = control.write_all(&QUESTION).await;
             }
             Some(nanoseconds) => sleep(Duration::from_nanos(nanoseconds)).await,
             // Nothing came yet, or it was asked often enough.
@@ -173,8 +186,23 @@ async fn ask_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
     }
 }
 
+/// After a move: gives the server something to answer, so that tokens need not wait until the new path is
+/// validated.
+pub async fn earn_credit(inner: Arc<Inner>) {
+    if inner.flow.live.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut frames = Vec::with_capacity(CREDIT_FRAMES * (CREDIT_FRAME_BYTES + 3));
+    for _ in 0..CREDIT_FRAMES {
+        frame::put_header(&mut frames, RESERVED_FRAME, CREDIT_FRAME_BYTES);
+        frames.resize(frames.len() + CREDIT_FRAME_BYTES, 0);
+    }
+    let mut control = inner.control.lock().await;
+    let _ = control.write_all(&frames).await;
+}
+
 /// Moves the connection when the system would now reach the server from another address.
-pub fn follow_route(inner: &Inner) {
+pub fn follow_route(inner: &Arc<Inner>) {
     let now = source_towards(inner.quic.remote_address());
     // Without any way there is nowhere to move to; the next change may bring one.
     if now.is_some() && now != *inner.source() {

@@ -96,7 +96,8 @@ pub struct Setup {
     /// With how many bytes the client asks when a live stream falls silent (`headrace_core::cadence`); `None`: it
     /// does not. The product: an empty frame of a reserved type.
     pub question_bytes: Option<usize>,
-    /// How many bytes the client sends at once when it moves, beside a PING. The product: none.
+    /// How many bytes the client sends at once when it moves, beside a PING. The product: four frames of a reserved
+    /// type.
     pub move_bytes: usize,
     /// Whether every datagram is kept in [`crate::Twin::log`].
     pub keeps_log: bool,
@@ -126,7 +127,7 @@ impl Setup {
             client_transport: headrace_net::client_transport(&client),
             asks_retry: false,
             question_bytes: Some(2),
-            move_bytes: 0,
+            move_bytes: 4 * 1153,
             keeps_log: false,
         })
     }
