@@ -104,9 +104,12 @@ def request(pool: Pool, out: Outgoing) -> Script:
         if lease is None:
             return None
         connection = lease.connection
-        # A request that may be early does not wait for the handshake; its stream takes it along if it can.
         is_early = may_be_early and not lease.is_open
-        if not (lease.is_open or is_early) and not (yield from _connect(pool, out, lease)):
+        # Where it may be early, or there is no other way, the engine has the request before the handshake is
+        # done, and sends it in its first flight or right behind it. Otherwise TCP may still win, and then
+        # nothing must have been sent.
+        is_ahead = is_early or not (lease.is_open or pool.may_use_tcp)
+        if not (lease.is_open or is_ahead) and not (yield from _connect(pool, out, lease)):
             return None
         whole = out.body if out.body is not None and len(out.body) <= PIECE else None
         authority = out.authority or out.origin.authority
@@ -121,7 +124,7 @@ def request(pool: Pool, out: Outgoing) -> Script:
             early=is_early,
         )
         try:
-            if is_early and not (yield from _connect(pool, out, lease)):
+            if is_ahead and not (yield from _connect(pool, out, lease)):
                 stream.stop()
                 return None
             if whole is None:
