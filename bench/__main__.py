@@ -1,8 +1,8 @@
 """All benchmarks, one after the other, each in a process of its own: `python -m bench [--quick]`.
 
 The whole takes about half an hour and keeps what it measured in `bench/results/` and `docs/measurements.md`;
-`--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback`, `move` and
-`drain` need root and are left out without.
+`--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback`, `move`,
+`move_link`, `first_token` and `drain` need root and are left out without.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ PARTS = {
     "soak": ("bench.soak", ["--requests", "4000"]),
     "fallback": ("bench.fallback", ["--rounds", "2"]),
     "move": ("bench.move", ["--walks", "2"]),
+    "move_link": ("bench.move_link", ["--rounds", "1"]),
+    "move_many": ("bench.move_many", ["--connections", "40"]),
+    "first_token": ("bench.first_token", ["--rounds", "2"]),
+    "replay": ("bench.replay", ["--rounds", "1"]),
     "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
 }
 """Each with what makes it short."""
 
-NEED_ROOT = {"fallback", "move", "drain"}
+NEED_ROOT = {"fallback", "move", "move_link", "first_token", "drain"}
 
 
 def main() -> None:

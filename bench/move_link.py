@@ -2,8 +2,9 @@
 
     sudo python -m bench.move_link [--rounds 4]
 
-The lab's link at round trips (R) of 20, 60 and 200 ms, without loss. Five connections at a time have an answer
-each, a token each 20 ms; a second after its beginning, at a random moment of its rhythm, the network changes:
+The lab's link at round trips (R) of 20, 60 and 200 ms, without loss. Five connections at a time have an
+answer each, a token each 20 ms; a second after its beginning, at a random moment of its rhythm, the network
+changes:
 
 - *known*: the client's routes change to another address. It sees that, and moves.
 - *known, cut*: the same, and the old address is gone at once.
@@ -76,7 +77,7 @@ async def measure(link: Link, origin: str, rounds: int) -> list[dict[str, Any]]:
         for name, change in CHANGES.items():
             gaps = [gap for _ in range(rounds) for gap in await once(link, origin, change, chance)]
             allowed = allowed_ms(name, trip)
-            row = {
+            row: dict[str, Any] = {
                 "change": name,
                 "round_trip_ms": trip,
                 "samples": len(gaps),

@@ -2,12 +2,13 @@
 
     python -m bench.replay [--rounds 8]
 
-500 clients come back, each with a completion in its first flight; a relay on the way keeps the datagrams. They
-are sent again, round after round, each time from other ports: to the workers that took them, by both ways
-that datagrams find their worker (BPF, forwarding), and to a server that was started again. Half of the
-requests have an `Idempotency-Key`; the others are on a path where the policy is to run them at once, so that
-nothing but the single use of tickets stands between a replay and a second generation. Between two rounds
-half-open handshakes are forgotten, so that each replay begins a handshake of its own.
+500 clients come back, each with a completion in its first flight; a relay on the way keeps the datagrams.
+They are sent again, round after round, each time from other ports: to the worker that took them, by both ways
+that datagrams find it (BPF; forwarding, whichever worker the kernel hands them to), and to a server that was
+started again. Half of the requests have an `Idempotency-Key`; the others are on a path where the policy is to
+run them at once, so that nothing but the single use of tickets stands between a replay and a second
+generation. Between two rounds half-open handshakes are forgotten, so that each replay begins a handshake of
+its own.
 """
 
 from __future__ import annotations
@@ -17,31 +18,33 @@ import asyncio
 import json
 from typing import Any
 
+from tests.udp_relay import UdpRelay
+
 from bench import common
 from headrace import AsyncClient, Config, Trust, dev_certificate
 from headrace.gateway import Gateway
 from headrace.lab import load
 from headrace.lab.source import Source
-from tests.udp_relay import UdpRelay
 
 FLIGHTS, WORKERS, HANDSHAKE_S = 500, 4, 0.25
 AT_ONCE = 20
 FORGOTTEN_S = 4.0
-"""After which a server that gave up a handshake has forgotten its connection ID: three probe timeouts of a path
-that it knows nothing of (RFC 9000 §10.2). Until then a replay would only be a late packet of it."""
+"""After which a server that gave up a handshake has forgotten its connection ID: three probe timeouts of a
+path that it knows nothing of (RFC 9000 §10.2). Until then a replay would only be a late packet of it."""
 
 BODY = json.dumps({"model": "scripted", "script": {"events": 2, "interval_s": 0.001}}).encode()
 
 
 def gateway(certificate: dev_certificate.Certificate, source: Source, steering: str, port: int) -> Gateway:
-    config = Config(
-        listen={"port": port, "workers": WORKERS, "steering": steering},
-        upstreams=[{"url": source.url, "models": ["*"]}],
-        early_data={"routes": {"/v1/unkeyed": "run"}},
+    sections: dict[str, Any] = {
+        "listen": {"port": port, "workers": WORKERS, "steering": steering},
+        "upstreams": [{"url": source.url, "models": ["*"]}],
+        "early_data": {"routes": {"/v1/unkeyed": "run"}},
         # Otherwise Retry would meet the replays before their tickets do.
-        limits={"retry_above_handshakes": 10_000, "max_handshakes": 10_000},
-        timeouts={"handshake_s": HANDSHAKE_S},
-    )  # type: ignore[arg-type]
+        "limits": {"retry_above_handshakes": 10_000, "max_handshakes": 10_000},
+        "timeouts": {"handshake_s": HANDSHAKE_S},
+    }
+    config = Config(**sections)
     return Gateway(config, certificate.chain_pem, certificate.key_pem)
 
 

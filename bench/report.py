@@ -37,8 +37,8 @@ How to read them: everything runs on one machine, over loopback, with the model 
 sharing its cores, so absolute figures belong to that machine. Only figures of one table compare: proxies take
 turns within a run, each alone. The model server is a script
 ([`headrace.lab.source`](../python/headrace/lab/source.py)), because a real model's own pauses would hide what
-is measured here; `make demo` runs a real one. Connections over a real network, with loss and delay, are not
-measured yet.
+is measured here; `make demo` runs a real one. Where a path has a delay, the lab's link
+([`headrace.lab.link`](../python/headrace/lab/link.py)) makes it. Loss is not measured yet.
 
 """
 
@@ -228,6 +228,91 @@ def move(result: dict[str, Any]) -> str:
     )
 
 
+def move_link(result: dict[str, Any]) -> str:
+    rows = "".join(
+        f"| {row['change']} | {row['round_trip_ms']} | {figures} | {row['allowed_ms']:.0f} |"
+        f" {row['beyond']} of {row['samples']} |\n"
+        for row in result["rows"]
+        for figures in [" | ".join(f"{row['gap_ms'][name]:.0f}" for name in ("p50", "p90", "max"))]
+    )
+    return (
+        "## A change of network, over a path with a delay\n\n"
+        "The lab's link, without loss, at three round trips (R). A token each 20 ms; the longest gap between two of\n"
+        "them, in which 20 ms are the tokens' own. *known*: the client's routes change to another address, by which\n"
+        "the old one still works; *cut*: it is gone at once; *port*, *address*: a NAT gives the client another one\n"
+        "and tells nobody, while the client only listens. *aim*: R + 20 ms, and 250 ms + 2 R for what nobody is told.\n"
+        f"The emulator was {result['link']['lateness_ms']['p99']:.2f} ms late (p99). More in [moving.md](moving.md).\n\n"
+        "| change | R, ms | p50 | p90 | max | aim | beyond it |\n|---|---|---|---|---|---|---|\n"
+        f"{rows}\n"
+        "With the old path cut, the tokens that were on it are lost; the server knows that when the first\n"
+        "acknowledgement has come by the new path, at 2 R, and until then they hold up those behind them.\n"
+    )
+
+
+def move_many(result: dict[str, Any]) -> str:
+    return (
+        "## Many walks at one time\n\n"
+        f"{result['connections']} connections to {result['workers']} workers over loopback, each with an answer, a "
+        f"token each 20 ms; {result['moves']} moves to\n"
+        "other sockets, each at a random moment. Answers of which every byte was what the model server had sent:\n"
+        f"**{result['survived']}** of {result['connections']}.\n"
+    )
+
+
+def first_token(result: dict[str, Any]) -> str:
+    versions = result["versions"]
+    names = {
+        "headrace": "headrace",
+        "caddy": f"Caddy {versions['caddy']}",
+        "envoy": f"Envoy {versions['envoy']}",
+        "http2": "httpx2, HTTP/2",
+    }
+    rows = ""
+    for row in result["rows"]:
+        trip, cells = row["round_trip_ms"], []
+        for case, trips in (("warm", 1), ("cold", 2), ("early", 1)):
+            if not (found := row["cases"].get(case)):
+                cells.append("not offered")
+                continue
+            whole = (3 if case == "cold" else 1) if row["server"] == "http2" else trips
+            cells.append(
+                f"{whole} R + {found['p50'] - whole * trip:.1f} (p90 {found['p90'] - whole * trip:.1f})"
+            )
+        rows += f"| {trip} | {names[row['server']]} | {' | '.join(cells)} |\n"
+    return (
+        "## A first token over a path with a delay\n\n"
+        "The lab's link, without loss, at four round trips (R). From the call in the client's Python until the first\n"
+        "token is in its hands, as whole round trips and the milliseconds on top, in which are the client, the\n"
+        "server, the scripted model server and its loopback. *warm*: on an open connection; *cold*: on a new one;\n"
+        "*early*: on a new one to a server that was asked before, the request in its first flight (0-RTT). Median\n"
+        f"(and p90) of {result['rounds']}. The emulator was {result['link']['lateness_ms']['p99']:.2f} ms late (p99), "
+        "in each direction. headrace's\n"
+        "client asks all three servers, each at its default settings; Envoy runs one worker, because each of its\n"
+        "workers takes its own tickets alone. More in [first-token.md](first-token.md).\n\n"
+        "| R, ms | server | warm | cold | early |\n|---|---|---|---|---|\n"
+        f"{rows}"
+    )
+
+
+def replay(result: dict[str, Any]) -> str:
+    rows = "".join(
+        f"| {row['where']} | {row['steering']} | {row['attempts']} | {row['tickets_refused']} |"
+        f" {row['early_requests']} | {row['generations']} |\n"
+        for row in result["rows"]
+    )
+    return (
+        "## Recorded first flights\n\n"
+        f"The first flights of {result['flights']} clients, each with a completion in early data, were kept on the way "
+        "and sent again,\n"
+        f"to a server with {result['workers']} workers and to one that was started again; half of them without an "
+        "`Idempotency-Key`,\n"
+        "on a path where the policy is to run them at once. *refused*: the server began a handshake, and knew the\n"
+        "ticket as used.\n\n"
+        "| server | steering | sent again | tickets refused | requests taken | generations |\n"
+        f"|---|---|---|---|---|---|\n{rows}"
+    )
+
+
 def drain(result: dict[str, Any]) -> str:
     streams, kinds = result["streams"], result["requests"]
     rows = [
@@ -259,6 +344,10 @@ SECTIONS = {
     "soak": soak,
     "fallback": fallback,
     "move": move,
+    "move_link": move_link,
+    "move_many": move_many,
+    "first_token": first_token,
+    "replay": replay,
     "drain": drain,
 }
 

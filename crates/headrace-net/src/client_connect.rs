@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use headrace_core::{Error, Kind};
 use quinn::congestion::BbrConfig;
-use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::client_origins::Origin;
+use crate::client_socket::ClientRuntime;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
@@ -134,7 +135,7 @@ fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 
 fn endpoint(address: SocketAddr) -> std::io::Result<Endpoint> {
     let socket = UdpSocket::bind(any_port(address))?;
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
 }
 
 /// Where a socket towards `server` is bound: any address of ours, any port.

@@ -13,6 +13,7 @@ pub mod client;
 pub mod client_connect;
 pub mod client_exchange;
 pub mod client_origins;
+pub mod client_socket;
 pub mod client_stream;
 pub mod client_watch;
 pub mod config;
