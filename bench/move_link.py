@@ -11,13 +11,15 @@ changes:
 - *port*: a NAT forgets its mappings; the client, who only listens, is told nothing.
 - *address*: the same, and the NAT has another address.
 
-The longest gap between two tokens of each answer; 20 ms of it are the tokens' own.
+The longest gap between two tokens of each answer; 20 ms of it are the tokens' own. headrace's client asks
+headrace, and at 60 ms also Caddy and Envoy.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -27,12 +29,14 @@ from typing import Any
 
 from bench import common, peers
 from headrace.client import Connection, Trust, connect
+from headrace.errors import HeadraceError
 from headrace.lab import load
 from headrace.lab.link import Link
 from headrace.lab.namespaces import enter
 from headrace.lab.profiles import Profile
 
 ROUND_TRIPS_MS = (20, 60, 200)
+PEERS_AT_MS = 60
 CHANGES: dict[str, dict[str, Any]] = {
     "known": {"do": "move"},
     "known, cut": {"do": "move", "cut": True},
@@ -49,17 +53,18 @@ def allowed_ms(change: str, trip: int) -> float:
     return trip + 20 if change.startswith("known") else 250 + 2 * trip
 
 
-async def answer(connection: Connection) -> float:
-    """Milliseconds of its longest gap."""
+async def answer(connection: Connection) -> float | str:
+    """Milliseconds of its longest gap, or how it broke off."""
     body = json.dumps({"model": "x", "script": {"events": EVENTS, "interval_s": EVERY_S}}).encode()
     response = connection.request("POST", "/v1/x", load.HEADERS, body, record=True)
-    times = [at for at, _ in await response.records()]
-    if len(times) != EVENTS + 1:
-        raise RuntimeError(f"{len(times)} of {EVENTS + 1} events arrived")
+    try:
+        times = [at for at, _ in await response.records()]
+    except HeadraceError as error:
+        return str(error)
     return max(b - a for a, b in itertools.pairwise(times)) / 1e6
 
 
-async def once(link: Link, origin: str, change: dict[str, Any], chance: random.Random) -> list[float]:
+async def once(link: Link, origin: str, change: dict[str, Any], chance: random.Random) -> list[float | str]:
     connections = [await connect(origin, Trust(anybody=True)) for _ in range(AT_ONCE)]
     answers = asyncio.gather(*(answer(connection) for connection in connections))
     await asyncio.sleep(CHANGE_S + link.profile.delay_ms * 2 / 1e3 + chance.random() * EVERY_S)
@@ -70,24 +75,31 @@ async def once(link: Link, origin: str, change: dict[str, Any], chance: random.R
     return gaps
 
 
-async def measure(link: Link, origin: str, rounds: int) -> list[dict[str, Any]]:
+async def measure(link: Link, origins: dict[str, str], rounds: int) -> list[dict[str, Any]]:
     rows, chance = [], random.Random(1)
     for trip in ROUND_TRIPS_MS:
         link.command({"do": "profile", "profile": Profile(delay_ms=trip / 2)})
-        for name, change in CHANGES.items():
-            gaps = [gap for _ in range(rounds) for gap in await once(link, origin, change, chance)]
+        asked = [name for name in origins if name == "headrace" or trip == PEERS_AT_MS]
+        for server, (name, change) in itertools.product(asked, CHANGES.items()):
+            seen = [one for _ in range(rounds) for one in await once(link, origins[server], change, chance)]
+            gaps = [one for one in seen if isinstance(one, float)]
+            broken = [one for one in seen if isinstance(one, str)]
             allowed = allowed_ms(name, trip)
             row: dict[str, Any] = {
+                "server": server,
                 "change": name,
                 "round_trip_ms": trip,
                 "samples": len(gaps),
-                "gap_ms": {of: load.quantile(gaps, q) for of, q in common.QUANTILES.items()},
+                "broken": broken,
+                "gap_ms": {of: load.quantile(gaps, q) for of, q in common.QUANTILES.items() if gaps},
                 "allowed_ms": allowed,
                 "beyond": sum(gap > allowed for gap in gaps),
             }
             rows.append(row)
-            shown = common.shown(row["gap_ms"])
-            print(f"R {trip:3} ms, {name:10}: {shown}; {row['beyond']} beyond {allowed:.0f}", flush=True)
+            shown = (
+                f"{common.shown(row['gap_ms'])}; {row['beyond']} beyond {allowed:.0f}; {len(broken)} broken"
+            )
+            print(f"R {trip:3} ms, {server:8}, {name:10}: {shown}", flush=True)
     return rows
 
 
@@ -101,10 +113,16 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     with tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
         folder, host = Path(temporary), link.server_address
         peers.certificate(folder, host)
-        enter(link.server.name)
-        with common.source({}) as upstream, peers.headrace(upstream, folder, WORKERS, host=host) as proxy:
+        with contextlib.ExitStack() as stack:
+            enter(link.server.name)
+            upstream = stack.enter_context(common.source({}))
+            proxies = [
+                stack.enter_context(start(upstream, folder, WORKERS, host=host))
+                for start in (peers.headrace, peers.caddy, peers.envoy)
+            ]
             enter(link.client.name)
-            rows = asyncio.run(measure(link, proxy.origin, options.rounds))
+            origins = {proxy.name: proxy.origin for proxy in proxies}
+            rows = asyncio.run(measure(link, origins, options.rounds))
             enter(link.server.name)
         emulator = {name: link.result()[name] for name in ("lateness_ms", "realtime", "void", "void_because")}
     result: dict[str, Any] = {"rows": rows, "link": emulator}

@@ -230,10 +230,10 @@ def move(result: dict[str, Any]) -> str:
 
 def move_link(result: dict[str, Any]) -> str:
     rows = "".join(
-        f"| {row['change']} | {row['round_trip_ms']} | {figures} | {row['allowed_ms']:.0f} |"
-        f" {row['beyond']} of {row['samples']} |\n"
+        f"| {row['server']} | {row['change']} | {row['round_trip_ms']} | {figures} | {row['allowed_ms']:.0f} |"
+        f" {row['beyond']} of {row['samples']} | {len(row['broken'])} |\n"
         for row in result["rows"]
-        for figures in [" | ".join(f"{row['gap_ms'][name]:.0f}" for name in ("p50", "p90", "max"))]
+        for figures in [" | ".join(f"{row['gap_ms'].get(name, 0):.0f}" for name in ("p50", "p90", "max"))]
     )
     return (
         "## A change of network, over a path with a delay\n\n"
@@ -242,7 +242,8 @@ def move_link(result: dict[str, Any]) -> str:
         "the old one still works; *cut*: it is gone at once; *port*, *address*: a NAT gives the client another one\n"
         "and tells nobody, while the client only listens. *aim*: R + 20 ms, and 250 ms + 2 R for what nobody is told.\n"
         f"The emulator was {result['link']['lateness_ms']['p99']:.2f} ms late (p99). More in [moving.md](moving.md).\n\n"
-        "| change | R, ms | p50 | p90 | max | aim | beyond it |\n|---|---|---|---|---|---|---|\n"
+        "| server | change | R, ms | p50 | p90 | max | aim | beyond it | broke off |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
         f"{rows}\n"
         "With the old path cut, the tokens that were on it are lost; the server knows that when the first\n"
         "acknowledgement has come by the new path, at 2 R, and until then they hold up those behind them.\n"

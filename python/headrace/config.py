@@ -226,6 +226,10 @@ class UpstreamPool(Section):
     """For each worker: as many as answers end at one time."""
     idle_s: Seconds = 4
     """Shorter than what model servers keep: llama.cpp and uvicorn close after 5 s."""
+    warm_s: Annotated[float, Field(ge=0, le=86_400)] = 60
+    """For so long after their use connections are kept ready, so that a first token pays for no handshake:
+    as many as requests ran at one time, shared out among the workers, at least one each; those that were
+    closed are opened again. 0: none."""
     ca_file: Path | None = None
     """PEM: certificates to trust beside the system's."""
     max_head_bytes: Size = 64 * KIB
@@ -372,6 +376,7 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
                 "max_head_bytes": config.pool.max_head_bytes,
                 "pool_idle_per_upstream": config.pool.idle_per_upstream,
                 "pool_idle_s": config.pool.idle_s,
+                "pool_warm_s": config.pool.warm_s,
             },
         }
     )

@@ -94,6 +94,8 @@ pub struct UpstreamConfig {
     pub pool_idle_per_upstream: usize,
     #[serde(deserialize_with = "seconds")]
     pub pool_idle_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub pool_warm_s: Duration,
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

@@ -47,6 +47,7 @@ pub mod tickets;
 pub mod tls;
 pub mod upstream;
 mod upstream_http2;
+mod warm;
 mod watch;
 
 // What both sides tell QUIC, for who drives it without sockets.

@@ -1,6 +1,6 @@
 //! Idle HTTP/1.1 connections of one worker.
 //!
-//! In: connections whose last answer ended by its own framing. Out: the warmest one that is still alive. At
+//! In: connections whose last answer ended by its own framing, and new ones (`warm.rs`). Out: the warmest one that is still alive. At
 //! most `per_target` are kept for each target, none longer than `max_idle`.
 
 use std::collections::HashMap;
@@ -44,6 +44,13 @@ impl Pool {
             kept.retain_mut(|(io, since)| since.elapsed() < self.max_idle && io.is_alive());
         }
         idle.retain(|_, kept| !kept.is_empty());
+    }
+
+    /// How many to the target will still be kept in `time`.
+    pub fn lasting(&self, target: &Target, time: Duration) -> usize {
+        let idle = self.lock();
+        let lasts = |since: &Instant| since.elapsed() + time < self.max_idle;
+        idle.get(target).map_or(0, |kept| kept.iter().filter(|(_, since)| lasts(since)).count())
     }
 
     pub fn len(&self) -> usize {

@@ -61,6 +61,8 @@ pub struct Sides<'a> {
 
 /// Relays one answer.
 pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
+    let (to, worker) = (&request.upstream, sides.worker);
+    let _using = worker.shared.uses.using(&to.target, to.connect_timeout, worker.number, Instant::now());
     let mut job = Job {
         machine: Relay::default(),
         report: RelayReport::begin(),

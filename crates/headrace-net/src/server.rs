@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
@@ -29,6 +29,7 @@ use crate::tickets::Tickets;
 use crate::tls::{self, ServerTls, Trust};
 use crate::upstream::{self, UpstreamRequest};
 use crate::upstream_http2;
+use crate::warm::{self, Uses};
 
 /// Takes exchanges. Called on worker threads: it must return at once.
 pub trait Handler: Send + Sync + 'static {
@@ -54,6 +55,7 @@ pub struct Shared {
     pub memory: Memory,
     pub counters: Counters,
     pub phase: watch::Receiver<Phase>,
+    pub uses: Arc<Uses>,
     next_exchange: AtomicU64,
 }
 
@@ -208,6 +210,7 @@ impl Server {
             memory: Memory::new(config.limits.max_buffered_bytes),
             counters: Counters::default(),
             phase: phase_receiver,
+            uses: Arc::new(Uses::new(config.upstream.pool_warm_s, config.workers, Instant::now())),
             next_exchange: AtomicU64::new(1),
         });
         let keys = http3_listener::Keys::derive(&config.key_pem);
@@ -356,14 +359,5 @@ async fn run_worker(worker: Arc<Worker>, parts: Parts) {
     let Parts { sockets, doors, tls, keys } = parts;
     let quic = http3_listener::serve(worker.clone(), sockets.udp, doors, tls.clone(), keys);
     let tcp = tcp_connection::serve(worker.clone(), sockets.tcp, tls);
-    let sweep = async {
-        let mut phase = worker.shared.phase.clone();
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_secs(1)) => worker.pool.sweep(),
-                _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
-            }
-        }
-    };
-    tokio::join!(quic, tcp, sweep);
+    tokio::join!(quic, tcp, warm::run(worker));
 }

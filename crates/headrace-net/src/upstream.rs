@@ -84,7 +84,7 @@ pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: AnswerBody,
-    /// The connection had carried a request before.
+    /// The connection was there before the request.
     pub is_reused: bool,
 }
 
@@ -118,9 +118,7 @@ pub async fn open(worker: &Worker, request: &UpstreamRequest, body: &Bytes) -> R
             Ok(answer) => return Ok(answer),
         }
     }
-    let deadline = Instant::now() + request.connect_timeout;
-    let connected = timeout_at(deadline, connect(worker, &request.target)).await;
-    let (io, is_http2) = connected.unwrap_or_else(|_| Err(Kind::UpstreamConnectTimeout.into()))?;
+    let (io, is_http2) = connect_within(worker, &request.target, request.connect_timeout).await?;
     if is_http2 {
         return upstream_http2::open_new(worker, io, request, body).await;
     }
@@ -134,6 +132,26 @@ enum Failure {
     /// The connection ended before a byte of the answer came.
     BeforeAnyByte,
     Final(Error),
+}
+
+/// Opens `count` connections to have them ready; one, where it speaks HTTP/2.
+pub async fn warm(worker: &Worker, target: &Target, connect_timeout: Duration, count: usize) {
+    for _ in 0..count {
+        if worker.http2.is_open(target) {
+            return;
+        }
+        match connect_within(worker, target, connect_timeout).await {
+            Ok((io, true)) => _ = upstream_http2::connect(worker, io, target).await,
+            Ok((io, false)) => worker.pool.put(target.clone(), io),
+            // The next request will say why.
+            Err(_) => return,
+        }
+    }
+}
+
+async fn connect_within(worker: &Worker, target: &Target, time: Duration) -> Result<(Io, bool), Error> {
+    let connected = timeout_at(Instant::now() + time, connect(worker, target)).await;
+    connected.unwrap_or_else(|_| Err(Kind::UpstreamConnectTimeout.into()))
 }
 
 async fn connect(worker: &Worker, target: &Target) -> Result<(Io, bool), Error> {

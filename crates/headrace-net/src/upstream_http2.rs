@@ -41,6 +41,10 @@ impl Connections {
         Some(found)
     }
 
+    pub fn is_open(&self, target: &Target) -> bool {
+        self.get(target).is_some()
+    }
+
     fn put(&self, target: Target, sender: SendRequest<RequestBody>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(target, sender);
     }
@@ -70,6 +74,15 @@ pub async fn open_new(
     request: &UpstreamRequest,
     body: &Bytes,
 ) -> Result<Answer, Error> {
+    let sender = connect(worker, io, &request.target).await?;
+    send(sender, request, body, false).await
+}
+
+/// Makes a connection of `io` that later requests find.
+///
+/// # Errors
+/// [`Kind::UpstreamProtocol`].
+pub async fn connect(worker: &Worker, io: Io, target: &Target) -> Result<SendRequest<RequestBody>, Error> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -83,8 +96,8 @@ pub async fn open_new(
         // How it ended is told to each of its streams.
         let _ = connection.await;
     });
-    worker.http2.put(request.target.clone(), sender.clone());
-    send(sender, request, body, false).await
+    worker.http2.put(target.clone(), sender.clone());
+    Ok(sender)
 }
 
 async fn send(
