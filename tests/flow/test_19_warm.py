@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace import dev_certificate
+import pytest
+
 from headrace.client import Connection
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
@@ -92,17 +93,18 @@ async def test_nothing_is_kept_ready_without_a_time(start: Start, dial: Dial) ->
         assert pooled(gateway) <= 2
 
 
-async def test_http2_over_tls_is_ready_too(
-    start: Start, dial: Dial, ca_file: Any, certificate: dev_certificate.Certificate
+@pytest.mark.parametrize("protocol", ["auto", "http1", "http2"])
+async def test_connections_over_tls_are_ready_too(
+    start: Start, dial: Dial, ca_file: Any, protocol: str
 ) -> None:
     """A gateway before a gateway: when the first has been asked, each of its workers has a connection."""
     async with Source() as source:
         behind = await start(source, listen={"workers": 1})
         url = f"https://localhost:{behind.server.address[1]}"
-        upstream = {"url": url, "models": ["*"], "protocol": "http2", "health_interval_s": 3600}
-        gateway = await start(source, listen={"workers": 3}, upstreams=[upstream], pool={"ca_file": ca_file})
+        upstream = {"url": url, "models": ["*"], "protocol": protocol, "health_interval_s": 3600}
+        pool = {"ca_file": ca_file, "idle_s": 60}
+        gateway = await start(source, listen={"workers": 3}, upstreams=[upstream], pool=pool)
         await ask(await dial(gateway))
-        connections = behind.server.snapshot
-        await eventually(lambda: connections()["connections"] == 3)
+        await eventually(lambda: behind.server.snapshot()["connections"] == 3)
         await asyncio.sleep(2.5)
-        assert connections()["connections_total"] == 3
+        assert behind.server.snapshot()["connections_total"] == 3
