@@ -223,7 +223,9 @@ def first_tokens(result: dict[str, Any], point: Any) -> str:
     stacks = [stack for stack in stacks_of(result) if stack in times]
     height = 84 + 26 * len(stacks)
     svg = Svg(WIDTH, height, "Time to the first token")
+    resumed = result["scenario"]["load"].get("resumed")
     kind = "on a new connection" if cold else "on an open connection"
+    kind = "of a client that comes back" if resumed else kind
     svg.text(
         LEFT - 40, 22, f"Time to the first token {kind}{f', at {at}' if at else ''}", INK, size=15, bold=True
     )

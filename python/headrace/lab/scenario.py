@@ -41,6 +41,7 @@ class Load(_Strict):
     script: dict[str, Any] = {}
     spread_s: float = Field(0.02, ge=0)
     cold: bool = False
+    resumed: bool = False
     stop_places: int = Field(0, ge=0)
     stop_after_s: tuple[float, float] = (0.1, 0.2)
     slow_places: int = Field(0, ge=0)
@@ -52,6 +53,8 @@ class Load(_Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Load:
+        if self.resumed and not self.cold:
+            raise ValueError("resumed: expected cold = true beside it")
         if self.stop_places + self.slow_places > self.connections * self.streams:
             raise ValueError("expected stop_places + slow_places to be at most connections x streams")
         for name in ("script", "slow_script"):

@@ -28,6 +28,8 @@ from headrace.lab.clients.wire import Ask, Handle, Where, Wire
 WARM_UP = {"events": 2, "interval_s": 0.001}
 BULK = {"events": 10**7, "interval_s": 0, "framing": "raw", "size": 16_000}
 BULK_STARTS_S = 0.5
+TICKETS_S = 0.5
+"""Longer than session tickets are on their way."""
 
 
 @dataclass
@@ -56,6 +58,9 @@ class Workload:
     """Over which the starts are spread."""
     cold: bool = False
     """A fresh connection for each request; else all are open and used once before the beginning."""
+    resumed: bool = False
+    """Of cold requests: the client was there before and comes back with a ticket, as far as it can; its
+    requests have an `Idempotency-Key`, and leave in early data (0-RTT)."""
     stop_places: int = 0
     """So many places stop their answers, at a moment drawn from `stop_after_s`; the others do not."""
     stop_after_s: tuple[float, float] = (0.1, 0.2)
@@ -87,7 +92,7 @@ class Run:
     """By how many seconds this loop woke too late, at each of its ticks."""
 
     def where(self) -> Where:
-        return Where(self.load.url, Path(self.load.ca) if self.load.ca else None)
+        return Where(self.load.url, Path(self.load.ca) if self.load.ca else None, self.load.resumed)
 
     def ask(self, script: dict[str, Any], tag: str, seed: int) -> Ask:
         body: dict[str, Any] = {"model": "scripted", "stream": True, "tag": tag}
@@ -96,6 +101,8 @@ class Run:
         body |= self.load.request
         fields = [("content-type", "application/json"), ("accept", "text/event-stream")]
         fields += [("accept-encoding", "gzip"), *((name, value) for name, value in self.load.fields)]
+        if self.load.resumed:
+            fields.append(("idempotency-key", f"{tag} {seed} {self.load.seed}"))
         return Ask(self.load.path, tuple(fields), json.dumps(body).encode())
 
     async def open(self) -> None:
@@ -192,8 +199,13 @@ class Run:
 
     async def all(self, begin: Callable[[], Awaitable[None]] | None) -> None:
         load = self.load
-        if not load.cold:
+        if not load.cold or load.resumed:
             await self.open()
+        if load.resumed:
+            # It has been there, and leaves with what it remembers.
+            await asyncio.sleep(TICKETS_S)
+            for each in self.wires:
+                each.close()
         if begin:
             await begin()
         gc.collect()

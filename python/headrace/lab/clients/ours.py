@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cache
 
+from headrace import _engine
 from headrace.client import Connection, Response, Trust, connect
+from headrace.client.connection import config
 from headrace.errors import HeadraceError
 from headrace.lab.clients.sink import Sink
 from headrace.lab.clients.wire import Ask, Where
+
+
+@cache
+def _remembered(where: Where, trust: Trust) -> _engine.ClientConfig:
+    """One for all connections to a server: tickets are kept with it."""
+    return config(trust)
 
 
 class OursWire:
@@ -21,11 +30,19 @@ class OursWire:
 
     async def connect(self) -> None:
         trust = Trust(self.where.ca) if self.where.ca else Trust(anybody=True)
-        self.connection = await connect(self.where.url, trust)
+        if self.where.resumed:
+            # Not waited for: a request leaves with the first flight.
+            made = _remembered(self.where, trust)
+            raw = _engine.Connection.open(made, self.where.host, self.where.port, self.where.host)
+            self.connection = Connection(raw, self.where.authority)
+        else:
+            self.connection = await connect(self.where.url, trust)
 
     async def ask(self, ask: Ask, sink: Sink) -> _Answer:
         sink.sent_ns = time.monotonic_ns()
-        response = self.connection.request(ask.method, ask.path, list(ask.fields), ask.body)
+        response = self.connection.request(
+            ask.method, ask.path, list(ask.fields), ask.body, early=self.where.resumed
+        )
         answer = _Answer(response, sink)
         task = asyncio.ensure_future(answer.read())
         self.tasks.add(task)

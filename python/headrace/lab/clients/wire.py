@@ -13,10 +13,12 @@ from headrace.lab.clients.sink import Sink
 
 @dataclass(frozen=True)
 class Where:
-    """Whom to ask. `ca`: whom to trust; without it, nobody's certificate is checked."""
+    """Whom to ask. `ca`: whom to trust; without it, nobody's certificate is checked. `resumed`: with a ticket
+    of a connection before, where the client can."""
 
     url: str
     ca: Path | None = None
+    resumed: bool = False
 
     @property
     def host(self) -> str:
