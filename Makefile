@@ -36,7 +36,7 @@ bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (half an
 bench-quick: $(VENV)/bench  ## the same measurements, short, nothing kept: to see whether something got worse
 	$(BIN)/python -m bench --quick
 
-lab: $(VENV)/lab  ## what each protocol does to tokens, quick: five scenarios and a page with plots (four minutes)
+lab: $(VENV)/lab  ## what each protocol does to tokens, quick: five scenarios and a page with plots (six minutes)
 	@$(BIN)/headrace lab run $(LAB) --quick $$([ "$$(id -u)" = 0 ] || echo --on relay)
 	@$(BIN)/headrace lab report
 
