@@ -205,6 +205,10 @@ class Recording:
         """It came to its own end."""
 
     @property
+    def failed(self) -> bool:
+        """It broke off, or is about to, for everybody has left."""
+
+    @property
     def whole(self) -> bool:
         """Everything since its first byte is kept."""
 
@@ -329,7 +333,7 @@ class Exchange:
 
     def follow(self, recording: Recording) -> asyncio.Future[RelayReport]:
         """Tells the record to the client, from its first byte to its end. `untouched`: it ended without a
-        head."""
+        head, or had `failed` before."""
 
     @property
     def may_be_replay(self) -> bool:

@@ -318,3 +318,18 @@ async def test_all_who_are_told_an_answer_that_is_cut_are_logged_so(
     assert await drained == 3
     assert caplog.text.count(" 200 cut ") == caplog.text.count("error=gateway_draining") == 3
     assert caplog.text.count("joined=True") == 2
+
+
+async def test_who_asks_again_right_after_a_stop_has_it_whole(
+    gateway: Gateway, dial: Dial, source: Source
+) -> None:
+    """Whether the generation is still there to be joined, or on its way out."""
+    first, second = await dial(gateway), await dial(gateway)
+    for number in range(50):
+        keyed = [*JSON, ("idempotency-key", str(number))]
+        body = script(events=30, interval_s=0.002)
+        stopped = first.request("POST", PATH, keyed, body)
+        await eventually(lambda stopped=stopped: stopped.arrivals)  # type: ignore[misc]
+        stopped.stop()
+        await asyncio.sleep(number % 10 * 0.0002)
+        assert is_whole(await second.request("POST", PATH, keyed, body).read(), 30)

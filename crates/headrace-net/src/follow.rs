@@ -31,7 +31,7 @@ pub async fn run(mut sides: Sides<'_>, mut seat: Seat) -> RelayReport {
         last: None,
         report: RelayReport::begin(),
     };
-    let told = tell(&mut sides, &mut teller, &seat).await;
+    let told = if seat.is_late { Told::Nothing } else { tell(&mut sides, &mut teller, &seat).await };
     settle(&mut sides, &mut seat, &mut teller, told).await;
     teller.report.duration = started.elapsed();
     teller.report
@@ -42,7 +42,7 @@ enum Told {
     Whole,
     /// The record broke off.
     Broken(Break),
-    /// It ended without a head.
+    /// It ended without a head, or had failed before this client came.
     Nothing,
     Gone(Gone),
     Stalled(Error),

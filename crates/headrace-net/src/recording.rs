@@ -78,6 +78,8 @@ struct State {
     recorder: Option<Waker>,
     /// It waits until somebody has read more.
     is_paused: bool,
+    /// Everybody had left, and the generation ends: too late to join.
+    is_given_up: bool,
 }
 
 impl Drop for Recording {
@@ -99,6 +101,7 @@ impl Recording {
             left: None,
             recorder: None,
             is_paused: false,
+            is_given_up: false,
         };
         state.count(&records);
         Self { state: Mutex::new(state), changed: Notify::new(), grace, records }
@@ -157,12 +160,22 @@ impl Recording {
         let mut state = self.lock();
         state.followers += 1;
         state.left = None;
+        let is_late = state.has_failed();
         drop(state);
-        Seat { recording: self.clone(), how: Gone::Stopped }
+        Seat { recording: self.clone(), how: Gone::Stopped, is_late }
+    }
+
+    /// It broke off, or is about to: nobody gets a whole answer from it any more.
+    pub fn has_failed(&self) -> bool {
+        self.lock().has_failed()
     }
 }
 
 impl State {
+    fn has_failed(&self) -> bool {
+        self.is_given_up || matches!(self.journal.end(), Some(End::Broken(_)))
+    }
+
     /// Counts what is held now.
     fn count(&mut self, records: &Records) {
         let body = self.body.as_ref().map_or(0, Bytes::len);
@@ -186,6 +199,8 @@ pub struct Seat {
     pub recording: Arc<Recording>,
     /// How it will have left.
     pub how: Gone,
+    /// It was taken when the record had failed.
+    pub is_late: bool,
 }
 
 impl Drop for Seat {
@@ -254,22 +269,27 @@ impl Sink {
 
     /// Everybody left: the last one on purpose, or too long ago.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
-        let left = {
-            let mut state = self.recording.lock();
-            state.recorder = Some(cx.waker().clone());
-            state.left
-        };
-        let until = match left {
+        let mut state = self.recording.lock();
+        state.recorder = Some(cx.waker().clone());
+        let gone = match state.left {
             None => {
                 self.timer = None;
                 return Poll::Pending;
             }
-            Some((Gone::Stopped, _)) => return Poll::Ready(Gone::Stopped),
-            Some((Gone::Lost, since)) => since + self.recording.grace,
+            Some((Gone::Stopped, _)) => Gone::Stopped,
+            Some((Gone::Lost, since)) => {
+                let until = since + self.recording.grace;
+                let timer =
+                    self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+                timer.as_mut().reset(until.into());
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                Gone::Lost
+            }
         };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
-        timer.as_mut().reset(until.into());
-        timer.as_mut().poll(cx).map(|()| Gone::Lost)
+        state.is_given_up = true;
+        Poll::Ready(gone)
     }
 
     pub fn finish(&mut self) {
@@ -302,6 +322,8 @@ pub async fn record(worker: Arc<Worker>, request: RelayRequest, recording: Arc<R
         is_head_request: false,
     };
     let report = relay::run(sides, request).await;
+    // It would keep this task's memory as long as the record.
+    recorded.lock().recorder = None;
     if let Downstream::Record(Sink { broken: Some(code), .. }) = down {
         let (cause, error) = (report.cause, report.error.clone());
         let end = match cause {
@@ -309,7 +331,10 @@ pub async fn record(worker: Arc<Worker>, request: RelayRequest, recording: Arc<R
             Cause::Done => End::Finished(None),
             _ => End::Broken(Break { code, cause, error }),
         };
-        recorded.change(|state| state.journal.set_end(end));
+        recorded.change(|state| {
+            state.is_given_up &= matches!(end, End::Broken(_));
+            state.journal.set_end(end);
+        });
     }
     report
 }

@@ -68,6 +68,12 @@ impl Recording {
         self.0.look(|journal| matches!(journal.end(), Some(End::Finished(_))))
     }
 
+    /// It broke off, or is about to.
+    #[getter]
+    fn failed(&self) -> bool {
+        self.0.has_failed()
+    }
+
     /// Everything since its first byte is kept.
     #[getter]
     fn whole(&self) -> bool {

@@ -59,7 +59,7 @@ class Keyed:
         fingerprint = _fingerprint(request, body)
         place = (_who(request, key_name), key)
         answer = self._answers.get(place)
-        if answer is None:
+        if answer is None or answer.recording.failed:
             return self._begin(place, fingerprint, body), True
         if answer.fingerprint != fingerprint:
             raise errors.make("idempotency_key_reused")
@@ -73,6 +73,8 @@ class Keyed:
         again."""
         recording = answer.recording
         recording.close()
+        if self._answers.get(answer.place) is not answer:
+            return  # It failed, and another one has taken its place.
         if recording.finished and not _may_be_asked_again(recording.status or 0):
             answer.ended_at = time.monotonic()
             self._ended.append(answer)
