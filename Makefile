@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
+LAB := fan-out loss-sweep cold-start stop nat-rebind
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick build format clean
+.PHONY: help demo test check bench bench-quick lab build format clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +35,10 @@ bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (half an
 
 bench-quick: $(VENV)/bench  ## the same measurements, short, nothing kept: to see whether something got worse
 	$(BIN)/python -m bench --quick
+
+lab: $(VENV)/lab  ## what each protocol does to tokens, quick: five scenarios and a page with plots (six minutes)
+	@$(BIN)/headrace lab run $(LAB) --quick $$([ "$$(id -u)" = 0 ] || echo --on relay)
+	@$(BIN)/headrace lab report
 
 build: $(VENV)/build  ## build the engine into a virtual environment
 
@@ -70,6 +76,11 @@ $(VENV)/test: $(VENV)/build pyproject.toml
 
 $(VENV)/check: $(VENV)/build pyproject.toml
 	@$(PIP) --group check
+	@touch $@
+
+$(VENV)/lab: $(VENV)/build pyproject.toml
+	@echo "installing what the lab compares with"
+	@$(PIP) 'headrace[lab]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/build pyproject.toml

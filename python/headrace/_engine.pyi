@@ -18,6 +18,7 @@ __all__ = [
     "Exchange",
     "Link",
     "Recording",
+    "Records",
     "RelayReport",
     "RelayRequest",
     "Request",
@@ -173,22 +174,39 @@ class RelayRequest:
     ) -> RelayRequest: ...
 
 @final
+class Records:
+    """What records hold together. Beyond `max_bytes`, one that grows keeps only what nobody has read yet."""
+
+    def __new__(cls, *, max_bytes: int) -> Records: ...
+    @property
+    def bytes(self) -> int: ...
+
+@final
 class Recording:
     """An answer that is relayed once and told to any number of clients, each from its first byte.
 
     The generation ends when the last client that follows it stops it, and `grace` seconds after the last one
-    was lost. Of the body the last `max_bytes` are kept.
+    was lost. The last `max_bytes` are kept, and what nobody has read: the fastest client paces the model
+    server. `body`: the request's, kept until the answer has begun.
     """
 
-    def __new__(cls, *, max_bytes: int, grace: float) -> Recording: ...
+    def __new__(cls, records: Records, body: bytes, *, max_bytes: int, grace: float) -> Recording: ...
     def close(self) -> None:
         """There will be no more of it; does nothing once it has ended."""
 
     @property
     def ended(self) -> bool: ...
     @property
-    def begun(self) -> bool:
-        """Its head is there."""
+    def status(self) -> int | None:
+        """Of its head; `None` before it is there."""
+
+    @property
+    def finished(self) -> bool:
+        """It came to its own end."""
+
+    @property
+    def failed(self) -> bool:
+        """It broke off, or is about to, for everybody has left."""
 
     @property
     def whole(self) -> bool:
@@ -196,7 +214,7 @@ class Recording:
 
     @property
     def bytes(self) -> int:
-        """Of the body, as it is kept."""
+        """What is kept of it."""
 
     @property
     def followers(self) -> int: ...
@@ -307,14 +325,15 @@ class Exchange:
         """Relays an upstream's answer; see `RelayReport` for how it may end."""
 
     def record(self, request: RelayRequest, recording: Recording) -> asyncio.Future[RelayReport]:
-        """Begins to relay an upstream's answer into a record, for `follow`; the request needs a `body`.
+        """Begins to relay an upstream's answer into a record, for `follow`. The body is the record's, unless
+        the request has one.
 
         May be awaited beside `follow`. An `untouched` report leaves the record open for another upstream.
         """
 
     def follow(self, recording: Recording) -> asyncio.Future[RelayReport]:
         """Tells the record to the client, from its first byte to its end. `untouched`: it ended without a
-        head."""
+        head, or had `failed` before."""
 
     @property
     def may_be_replay(self) -> bool:

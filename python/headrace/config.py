@@ -209,11 +209,13 @@ class Idempotency(Section):
     the first."""
 
     max_bytes: Positive = 64 * MIB
-    """All such answers that run or ended a moment ago, together. Full: 503."""
+    """All such answers that run or ended a moment ago, together. Full: 503; and of those that run, only what
+    their clients have not been told yet is kept."""
     answer_bytes: Size = MIB
-    """What is kept of one: some 5,000 tokens. Of a longer one nobody can have the beginning again."""
+    """What is kept of one: some 4,000 tokens. Of a longer one nobody can have the beginning again."""
     kept_s: Seconds = 60
-    """How long one is kept after its end."""
+    """How long one is kept after its end. One that broke off, and one that SDKs ask for again by themselves
+    (408, 425, 429, 5xx), is not kept: its key begins anew."""
     lost_s: Seconds = 10
     """How long one is generated on when its client was lost, for the client to come back with the same key. A
     client that stops ends it at once."""
@@ -305,6 +307,8 @@ class Config(BaseSettings):
             raise ValueError(f"upstreams: the name {min(doubled)!r} is given twice; set name")
         if self.limits.max_body_bytes > self.limits.max_buffered_bytes:
             raise ValueError("limits: max_body_bytes is larger than max_buffered_bytes")
+        if self.idempotency.answer_bytes > self.idempotency.max_bytes:
+            raise ValueError("idempotency: answer_bytes is larger than max_bytes")
         return self
 
     @classmethod

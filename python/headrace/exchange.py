@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from headrace._engine import Exchange, Recording, RelayReport, RelayRequest, Request, Target
+from headrace._engine import Exchange, Recording, Records, RelayReport, RelayRequest, Request, Target
 
-__all__ = ["Exchange", "Handler", "Recording", "RelayReport", "RelayRequest", "Request", "Target"]
+__all__ = ["Exchange", "Handler", "Recording", "Records", "RelayReport", "RelayRequest", "Request", "Target"]
 
 Handler = Callable[[Exchange], Awaitable[None]]
 """Takes one exchange and answers it. When it returns or raises with the answer unfinished, the answer is

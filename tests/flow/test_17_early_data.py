@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from headrace.exchange import Exchange
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
 from headrace.server import Server
-from tests.conftest import JSON, eventually, origin, script
+from tests.conftest import JSON, eventually, mute_udp, origin, script
 from tests.udp_relay import UdpRelay
 
 Start = Callable[..., Awaitable[Gateway]]
@@ -293,6 +296,41 @@ async def test_a_server_whose_limit_is_smaller_gets_no_larger_head(serve: Serve,
     await come_back(client, server)
     with pytest.raises(headrace.HeadraceError, match="the server takes 2048"):
         await client.request("GET", f"{origin(server)}/", [("x-long", "x" * 3000)])
+
+
+COME_BACK_TO_TWO_ADDRESSES = """
+import asyncio, sys
+from pathlib import Path
+from headrace import AsyncClient, Trust
+from tests.flow.test_17_early_data import BODY, KEYED, come_back
+
+async def main(ca_file, at):
+    async with AsyncClient(Trust(Path(ca_file))) as client:
+        await come_back(client, at)
+        response = await client.request("POST", f"{at}/v1/chat/completions", KEYED, BODY)
+        assert b"[DONE]" in await response.read()
+
+asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 20))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a mount namespace, which needs root")
+async def test_an_address_that_does_not_answer_keeps_no_early_request(
+    start: Start, source: Source, ca_file: Path, tmp_path: Path
+) -> None:
+    """The name has two: the request that left for the silent one follows the connection to the other."""
+    gateway = await start(source, listen={"host": "127.0.0.2"})
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.2 localhost\n")
+    inside = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    child = [sys.executable, "-c", COME_BACK_TO_TWO_ADDRESSES, str(ca_file), origin(gateway)]
+    with mute_udp(gateway.server.address[1]):
+        process = await asyncio.create_subprocess_exec(
+            "unshare", "--mount", "sh", "-c", inside, "sh", *child, stderr=asyncio.subprocess.PIPE
+        )
+        _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert len(source.runs) == 1
 
 
 async def replay(server_port: int, flight: list[bytes], times: int) -> None:

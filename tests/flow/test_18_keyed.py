@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from headrace.client import Connection
+from headrace.errors import StreamResetError
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
-from tests.conftest import JSON, eventually, origin, script
+from tests import raw_peer
+from tests.conftest import JSON, eventually, origin, port_of, script
 from tests.flow.test_1_listen import httpx_client
 from tests.flow.test_13_move import is_whole
 
@@ -175,7 +181,7 @@ async def test_a_long_answer_cannot_be_joined_from_its_beginning(start: Start, d
 async def test_records_are_bounded(start: Start, dial: Dial) -> None:
     """Old ones make room; when all of them run, a further key is refused."""
     async with Source() as source:
-        bounds = {"answer_bytes": 2048, "max_bytes": 6000}
+        bounds = {"answer_bytes": 2048, "max_bytes": 10_000}
         gateway = await start(source, idempotency=bounds)
         connection = await dial(gateway)
         for number in range(6):
@@ -191,3 +197,139 @@ async def test_records_are_bounded(start: Start, dial: Dial) -> None:
         assert await running[-1].head() == 503
         for stream in running:
             stream.stop()
+
+
+async def test_a_long_answer_is_told_again_whole(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """More than a stream's budget: what waits behind it follows."""
+    connection = await dial(gateway)
+    body = script(events=3000, interval_s=0)
+    told = [await connection.request("POST", PATH, KEYED, body).read() for _ in range(2)]
+    assert is_whole(told[0], 3000)
+    assert told[0] == told[1]
+    assert len(source.runs) == 1
+
+
+@pytest.mark.parametrize("framing", ["sse", "raw"])
+async def test_an_answer_may_be_longer_than_what_is_kept(
+    gateway: Gateway, dial: Dial, source: Source, framing: str
+) -> None:
+    """However fast the model server is: the client paces it, and misses nothing."""
+    connection = await dial(gateway)
+    answer = connection.request("POST", PATH, KEYED, script(events=20_000, interval_s=0, framing=framing))
+    body = await answer.read()
+    assert len(body) == source.runs[0].sent_bytes > 3 * gateway.config.idempotency.answer_bytes
+
+
+async def test_nobody_reads_and_the_model_server_waits(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """A record does not take what its only client has not taken."""
+    connection = await dial(gateway)
+    answer = connection.request("POST", PATH, KEYED, script(events=100_000, interval_s=0))
+    await answer.head()
+    await eventually(lambda: source.runs[0].paused)
+    limits = gateway.config.limits
+    sent = source.runs[0].sent_bytes
+    await asyncio.sleep(0.2)
+    # What the kernel and the client hold is beside it.
+    assert source.runs[0].sent_bytes - sent < limits.stream_budget_bytes
+    assert sent < 16_000_000
+    assert source.running()
+    answer.stop()
+    await eventually(lambda: not source.running())
+
+
+async def test_who_has_left_before_the_answer_was_asked_for_ends_it(gateway: Gateway, source: Source) -> None:
+    """Its stop comes with its request: nothing is generated for nobody."""
+    async with raw_peer.dial(port_of(gateway)) as peer:
+        peer.start_control()
+        fields = (*raw_peer.post(), (b"idempotency-key", b"one"))
+        for _ in range(20):
+            stream = peer._quic.get_next_available_stream_id()
+            head = raw_peer.frame(raw_peer.HEADERS, raw_peer.section(*fields))
+            body = script(events=5000, interval_s=0.005)
+            peer._quic.send_stream_data(stream, head + raw_peer.frame(raw_peer.DATA, body), True)
+            peer._quic.stop_stream(stream, 0x10C)
+            peer.transmit()
+            await asyncio.sleep(0.01)
+        await eventually(lambda: gateway.server.snapshot()["exchanges"] == 0)
+        await eventually(lambda: not source.running())
+        await eventually(lambda: len(gateway.keyed) == 0)
+
+
+async def test_an_answer_that_may_come_out_better_is_asked_for_again(
+    gateway: Gateway, dial: Dial, source: Source
+) -> None:
+    """SDKs repeat a 429, a 5xx and a broken answer by themselves, with the same key."""
+    connection = await dial(gateway)
+    for number, fields in enumerate(({"status": 429}, {"status": 503}, {"end": "reset"})):
+        keyed = [*JSON, ("idempotency-key", f"key {number}")]
+        for _ in range(2):
+            with contextlib.suppress(StreamResetError):
+                await connection.request("POST", PATH, keyed, script(events=1, **fields)).read()
+    assert len(source.runs) == 6
+    assert len(gateway.keyed) == 0
+
+
+async def test_all_that_run_are_bounded_together(start: Start, dial: Dial) -> None:
+    """Who grows beyond the bound keeps less for others to join; its own client misses nothing."""
+    async with Source() as source:
+        bounds = {"answer_bytes": 65_536, "max_bytes": 300_000}
+        gateway = await start(source, idempotency=bounds)
+        connection = await dial(gateway)
+        body = script(events=300, interval_s=0.005, head_delay_s=0.3)
+        answers = []
+        for number in range(60):
+            keyed = [*JSON, ("idempotency-key", str(number))]
+            answers.append(asyncio.create_task(connection.request("POST", PATH, keyed, body).read()))
+        most = 0
+        while not all(answer.done() for answer in answers):
+            most = max(most, gateway.keyed.bytes)
+            await asyncio.sleep(0.01)
+        assert all(is_whole(answer.result(), 300) for answer in answers)
+        # What its client has not been told yet is beside it.
+        assert most < 2 * 300_000
+        assert gateway.keyed.bytes < 400_000
+
+
+async def test_no_request_looks_at_all_that_are_kept(gateway: Gateway, dial: Dial, source: Source) -> None:
+    """An empty answer costs something, too: there cannot be any number of them."""
+    connection = await dial(gateway)
+    for number in range(50):
+        keyed = [*JSON, ("idempotency-key", str(number))]
+        await connection.request("POST", PATH, keyed, script(events=0, framing="raw")).read()
+    await eventually(lambda: len(gateway.keyed) == 50)
+    assert gateway.keyed.bytes > 50 * 1024
+
+
+async def test_all_who_are_told_an_answer_that_is_cut_are_logged_so(
+    start: Start, dial: Dial, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who joined, too: it was the gateway's doing, not the model server's."""
+    caplog.set_level(logging.INFO, "headrace.access")
+    gateway = await start(source, timeouts={"drain_s": 0.2})
+    connection = await dial(gateway)
+    body = script(events=5000, interval_s=0.005)
+    answers = [connection.request("POST", PATH, KEYED, body) for _ in range(3)]
+    for answer in answers:
+        await eventually(lambda answer=answer: answer.arrivals)  # type: ignore[misc]
+    drained = asyncio.create_task(gateway.drain())
+    for answer in answers:
+        with pytest.raises(StreamResetError):
+            await answer.read()
+    assert await drained == 3
+    assert caplog.text.count(" 200 cut ") == caplog.text.count("error=gateway_draining") == 3
+    assert caplog.text.count("joined=True") == 2
+
+
+async def test_who_asks_again_right_after_a_stop_has_it_whole(
+    gateway: Gateway, dial: Dial, source: Source
+) -> None:
+    """Whether the generation is still there to be joined, or on its way out."""
+    first, second = await dial(gateway), await dial(gateway)
+    for number in range(50):
+        keyed = [*JSON, ("idempotency-key", str(number))]
+        body = script(events=30, interval_s=0.002)
+        stopped = first.request("POST", PATH, keyed, body)
+        await eventually(lambda stopped=stopped: stopped.arrivals)  # type: ignore[misc]
+        stopped.stop()
+        await asyncio.sleep(number % 10 * 0.0002)
+        assert is_whole(await second.request("POST", PATH, keyed, body).read(), 30)

@@ -64,6 +64,7 @@ WRONG = {
     ),
     "[log]\nformat = 'xml'": "headrace.toml: log.format: expected 'text' or 'json', got 'xml'",
     "[timeouts]\nidle_s = -1": "headrace.toml: timeouts.idle_s: expected greater than 0, got -1",
+    "[idempotency]\nanswer_bytes = 999999999": "headrace.toml: idempotency: answer_bytes is larger",
     "[limits]\nmax_body_bytes = 999999999": "headrace.toml: limits: max_body_bytes is larger than max_buffered_bytes",
     "listen = 7": "headrace.toml: listen: expected a valid dictionary or instance of Listen, got 7",
     "[listen\n": "headrace.toml: is no TOML: ",

@@ -1,13 +1,20 @@
 //! The record of one answer, from which it can be told again.
 //!
-//! In: the head, the body unit by unit, how it ended. Out: the same, to anybody who reads from any place that is
-//! still kept. It is bounded: when it is full, the oldest units are forgotten, and who would need them is told
-//! so.
+//! In: the head, the body unit by unit, how it ended; how far it was read. Out: the same, to anybody who reads
+//! from any place that is still kept. It is bounded: when it is full, the oldest units are forgotten that somebody
+//! has read, and who would still need them is told so. What nobody has read yet stays: whoever writes looks at
+//! [`Journal::unread`], and pauses.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+
+use crate::Error;
+use crate::relay::Cause;
+
+/// What an entry costs beside its bytes, so that many small ones do not hold more memory than they seem to.
+const ENTRY_COST: usize = 64;
 
 /// One piece of the body: a whole event where `is_event`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,13 +23,27 @@ pub struct Entry {
     pub is_event: bool,
 }
 
+impl Entry {
+    fn cost(&self) -> usize {
+        self.bytes.len() + ENTRY_COST
+    }
+}
+
 /// How the answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// Whole, with these trailers.
     Finished(Option<HeaderMap>),
-    /// It broke off, or never began; the code is that of the stream reset (RFC 9114 §8.1).
-    Broken(u64),
+    /// It broke off, or never began.
+    Broken(Break),
+}
+
+/// Why an answer broke off; the code is that of the stream reset (RFC 9114 §8.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    pub code: u64,
+    pub cause: Cause,
+    pub error: Option<Error>,
 }
 
 /// What is at a place of the record.
@@ -44,16 +65,21 @@ pub struct Journal {
     entries: VecDeque<Entry>,
     /// The number of the first entry that is kept.
     first: u64,
+    /// The number of the first entry that nobody has read, and the bytes from there on.
+    read: u64,
+    unread: usize,
     end: Option<End>,
 }
 
 impl Journal {
-    /// `most_bytes`: of bodies that are kept.
+    /// `most_bytes`: of head and body, with what keeping them costs.
     pub fn new(most_bytes: usize) -> Self {
-        Self { most_bytes, bytes: 0, head: None, entries: VecDeque::new(), first: 0, end: None }
+        let entries = VecDeque::new();
+        Self { most_bytes, bytes: 0, head: None, entries, first: 0, read: 0, unread: 0, end: None }
     }
 
     pub fn set_head(&mut self, status: StatusCode, headers: HeaderMap) {
+        self.bytes += headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
         self.head = Some((status, headers));
     }
 
@@ -62,14 +88,42 @@ impl Journal {
     }
 
     pub fn push(&mut self, entry: Entry) {
-        self.bytes += entry.bytes.len();
+        self.bytes += entry.cost();
+        self.unread += entry.cost();
         self.entries.push_back(entry);
-        while self.bytes > self.most_bytes
+        self.forget(self.most_bytes);
+    }
+
+    /// Somebody has read every entry before this one.
+    pub fn note_read(&mut self, number: u64) {
+        while self.read < number
+            && let Some(entry) = self.entries.get((self.read - self.first) as usize)
+        {
+            self.unread -= entry.cost();
+            self.read += 1;
+        }
+        self.forget(self.most_bytes);
+    }
+
+    /// Forgets the oldest entries that were read, until at most `most_bytes` are kept.
+    pub fn forget(&mut self, most_bytes: usize) {
+        while self.bytes > most_bytes
+            && self.first < self.read
             && let Some(forgotten) = self.entries.pop_front()
         {
-            self.bytes -= forgotten.bytes.len();
+            self.bytes -= forgotten.cost();
             self.first += 1;
         }
+    }
+
+    /// What nobody has read yet, in bytes.
+    pub fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// More is unread than is kept of an answer.
+    pub fn is_full(&self) -> bool {
+        self.unread >= self.most_bytes
     }
 
     /// Does nothing after the first time.
@@ -81,7 +135,7 @@ impl Journal {
         self.end.as_ref()
     }
 
-    /// Of the body, as it is kept.
+    /// What is kept, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -108,9 +162,13 @@ mod tests {
         Entry { bytes: Bytes::from_static(text.as_bytes()), is_event: true }
     }
 
+    fn broken() -> End {
+        End::Broken(Break { code: 7, cause: Cause::UpstreamFailed, error: None })
+    }
+
     #[test]
     fn it_is_told_again_in_order_to_its_end() {
-        let mut journal = Journal::new(100);
+        let mut journal = Journal::new(1000);
         assert_eq!(journal.at(0), Place::Open);
         journal.push(entry("one"));
         journal.push(entry("two"));
@@ -118,26 +176,33 @@ mod tests {
         assert_eq!(journal.at(1), Place::Entry(&entry("two")));
         assert_eq!(journal.at(2), Place::Open);
         journal.set_end(End::Finished(None));
-        journal.set_end(End::Broken(7));
+        journal.set_end(broken());
         assert_eq!(journal.at(2), Place::End(&End::Finished(None)));
     }
 
     #[test]
     fn what_does_not_fit_is_forgotten_from_the_front_and_said() {
-        let mut journal = Journal::new(6);
+        let mut journal = Journal::new(2 * (ENTRY_COST + 3));
         for text in ["one", "two", "six"] {
             journal.push(entry(text));
+            journal.note_read(2);
         }
         assert_eq!((journal.at(0), journal.is_whole()), (Place::Forgotten, false));
         assert_eq!(journal.at(1), Place::Entry(&entry("two")));
-        assert_eq!(journal.bytes(), 6);
+        assert_eq!(journal.bytes(), 2 * (ENTRY_COST + 3));
     }
 
     #[test]
-    fn an_entry_larger_than_the_record_is_not_kept() {
+    fn what_nobody_has_read_is_not_forgotten() {
         let mut journal = Journal::new(2);
         journal.push(entry("three"));
-        assert_eq!((journal.at(0), journal.bytes()), (Place::Forgotten, 0));
-        assert_eq!(journal.at(1), Place::Open);
+        journal.push(entry("four"));
+        assert!(journal.is_full());
+        assert_eq!(journal.at(0), Place::Entry(&entry("three")));
+        journal.note_read(1);
+        assert_eq!((journal.at(0), journal.unread()), (Place::Forgotten, ENTRY_COST + 4));
+        journal.note_read(9);
+        assert_eq!((journal.at(1), journal.unread(), journal.bytes()), (Place::Forgotten, 0, 0));
+        assert_eq!(journal.at(2), Place::Open);
     }
 }

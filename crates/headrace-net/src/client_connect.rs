@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_core::http3::code;
 use headrace_core::{Error, Kind};
 use quinn::congestion::BbrConfig;
 use quinn::{ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
@@ -20,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::client_origins::Origin;
 use crate::client_socket::ClientRuntime;
+use crate::http3_stream::stream_code;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
@@ -97,6 +99,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
             return begin(connecting.await.map_err(|error| connect_error(&name, &error))?).await;
         }
     };
+    let mut pending = Pending(Some(quic.clone()));
     let announced = async {
         let begun = begin(quic.clone()).await;
         begun.inspect(|inner| Progress::announce(&plan.progress, inner))
@@ -105,15 +108,29 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
     if let Some(error) = quic.close_reason() {
         return Err(connect_error(&name, &error));
     }
-    match announced {
+    let inner = match announced {
         Ok(inner) => {
             if !is_accepted {
                 // The control stream was sent in it, too.
                 *inner.control.lock().await = client::open_control(&quic, &plan.config).await?;
             }
-            Ok(inner)
+            inner
         }
-        Err(_) => begin(quic).await,
+        Err(_) => begin(quic).await?,
+    };
+    pending.0 = None;
+    Ok(inner)
+}
+
+/// An attempt on which early data may be under way. When another one wins, or all of them are given up, its
+/// requests must hear of it at once: they hold the connection, which would wait for its server on and on.
+struct Pending(Option<quinn::Connection>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(quic) = &self.0 {
+            quic.close(stream_code(code::NO_ERROR), b"");
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::drain;
 use crate::exchange::{Command, Exchange, Phase, Progress, Request};
 use crate::follow;
 use crate::inbox::{self, Inbox};
-use crate::recording::Recording;
+use crate::recording::Seat;
 use crate::relay::{self, RelayRequest};
 use crate::report::{End, RelayReport};
 use crate::request_body::{KeptBody, RequestBody};
@@ -142,8 +142,8 @@ impl Driver {
                 let result = self.relay(*request).await;
                 reply.send(result);
             }
-            Command::Follow { recording, reply } => {
-                let result = self.follow(recording).await;
+            Command::Follow { seat, reply } => {
+                let result = self.follow(seat).await;
                 reply.send(result);
             }
             Command::Gone(reply) => match self.gone {
@@ -238,14 +238,15 @@ impl Driver {
         Ok(Box::new(self.settle(report)))
     }
 
-    async fn follow(&mut self, recording: Arc<Recording>) -> Result<Box<RelayReport>, Error> {
+    async fn follow(&mut self, mut seat: Seat) -> Result<Box<RelayReport>, Error> {
         self.expect(Phase::Open)?;
         if let Some(gone) = self.gone {
+            seat.how = gone;
             self.reset(Error::from(gone).kind.h3_code());
             return Ok(Box::new(RelayReport::gone(gone)));
         }
         self.progress.set_phase(Phase::Relaying);
-        let report = follow::run(self.sides(), recording).await;
+        let report = follow::run(self.sides(), seat).await;
         Ok(Box::new(self.settle(report)))
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::downstream::{Gone, Protocol};
 pub use crate::progress::{Phase, Progress};
-use crate::recording::{self, Recording};
+use crate::recording::{self, Recording, Seat};
 use crate::relay::RelayRequest;
 use crate::reply::Reply;
 use crate::report::RelayReport;
@@ -79,7 +79,8 @@ pub enum Command {
         reply: Reply<Box<RelayReport>>,
     },
     Follow {
-        recording: Arc<Recording>,
+        /// Taken when the command is given: a generation whose only client is gone by then must end.
+        seat: Seat,
         reply: Reply<Box<RelayReport>>,
     },
     /// Answers when the client is gone.

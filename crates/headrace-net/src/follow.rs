@@ -5,110 +5,162 @@
 //! alone; when the record forgets what it has not read yet, its answer is reset.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use headrace_core::events::Unit;
-use headrace_core::journal::{End as Ended, Place};
+use headrace_core::journal::{Break, End as Ended, Journal, Place};
 use headrace_core::relay::Cause;
 use headrace_core::{Error, Kind};
 use tokio::time::{sleep, timeout};
 
 use crate::downstream::{Downstream, Gone};
-use crate::recording::{Recording, Seat, too_slow};
+use crate::recording::{Seat, too_slow};
 use crate::relay::Sides;
 use crate::report::{End, RelayReport};
+use crate::server::Phase;
 
 /// Tells the record to the client, to its end.
-pub async fn run(mut sides: Sides<'_>, recording: Arc<Recording>) -> RelayReport {
-    let mut seat = recording.join();
-    let mut report = RelayReport::begin();
+pub async fn run(mut sides: Sides<'_>, mut seat: Seat) -> RelayReport {
     let started = Instant::now();
-    *sides.kept_body = None;
-    let told = tell(&mut sides, &recording, &mut report, started).await;
-    settle(&mut sides, &mut seat, &mut report, told).await;
-    report.duration = started.elapsed();
-    report
+    let mut teller = Teller {
+        next: 0,
+        has_head: false,
+        is_said: false,
+        started,
+        last: None,
+        report: RelayReport::begin(),
+    };
+    let told = if seat.is_late { Told::Nothing } else { tell(&mut sides, &mut teller, &seat).await };
+    settle(&mut sides, &mut seat, &mut teller, told).await;
+    teller.report.duration = started.elapsed();
+    teller.report
 }
 
 /// Why the telling ended.
 enum Told {
     Whole,
-    /// The record broke off; `None`: before it had a head.
-    Broken(Option<u64>),
+    /// The record broke off.
+    Broken(Break),
+    /// It ended without a head, or had failed before this client came.
+    Nothing,
     Gone(Gone),
     Stalled(Error),
     Abandoned,
 }
 
-async fn tell(
-    sides: &mut Sides<'_>,
-    recording: &Recording,
-    report: &mut RelayReport,
+/// What a look into the record came to.
+enum News {
+    /// Everything that is there was told.
+    Open,
+    /// There is more than the client has room for now.
+    Behind,
+    End(Told),
+}
+
+/// How far the client was told.
+struct Teller {
+    /// The next entry.
+    next: u64,
+    has_head: bool,
+    /// The event that says that the answer is over was told.
+    is_said: bool,
     started: Instant,
-) -> Told {
-    let budget = sides.worker.config.limits.stream_budget_bytes;
-    let stalled = sides.worker.config.timeouts.stalled_reader_s;
-    let (mut next, mut has_head) = (0, false);
+    /// When the client was last told an event.
+    last: Option<Instant>,
+    report: RelayReport,
+}
+
+impl Teller {
+    /// Notes the times of events that were taken since `before`, in one look that began at `began`, and are with
+    /// the transport now.
+    fn note_told(&mut self, before: u64, began: Instant) {
+        let report = &mut self.report;
+        if report.events == before {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(began) {
+            report.gaps.record(began - last);
+        }
+        // Events that were there at once came at once.
+        for _ in before + 1..report.events {
+            report.gaps.record(Duration::ZERO);
+        }
+        report.holds.record(now - began);
+        report.first_event.get_or_insert(now - self.started);
+    }
+
+    /// Queues what is there, up to the stream's budget.
+    fn take(&mut self, journal: &Journal, sides: &mut Sides<'_>) -> News {
+        if !self.has_head {
+            let Some((status, headers)) = journal.head() else {
+                return if journal.end().is_some() { News::End(Told::Nothing) } else { News::Open };
+            };
+            sides.down.queue_head(status, headers);
+            *sides.kept_body = None;
+            self.report.status = Some(status);
+            self.report.head = Some(self.started.elapsed());
+            self.has_head = true;
+        }
+        while sides.down.queued() < sides.worker.config.limits.stream_budget_bytes {
+            match journal.at(self.next) {
+                Place::Entry(entry) => {
+                    let unit = Unit { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
+                    if !sides.is_head_request {
+                        sides.down.queue_data(&unit);
+                    }
+                    self.is_said |= unit.is_done_mark();
+                    self.report.bytes += unit.len() as u64;
+                    self.report.events += u64::from(entry.is_event);
+                    self.next += 1;
+                }
+                Place::Open => return News::Open,
+                Place::Forgotten => return News::End(Told::Stalled(too_slow())),
+                Place::End(Ended::Finished(trailers)) => {
+                    if let Some(trailers) = trailers {
+                        sides.down.queue_trailers(trailers);
+                    }
+                    return News::End(Told::Whole);
+                }
+                Place::End(Ended::Broken(broken)) => return News::End(Told::Broken(broken.clone())),
+            }
+        }
+        News::Behind
+    }
+}
+
+async fn tell(sides: &mut Sides<'_>, teller: &mut Teller, seat: &Seat) -> Told {
+    let recording = &seat.recording;
     loop {
         // Asked for before the look: what changes from here on is not missed.
         let changed = recording.changed();
-        let end = recording.look(|journal| {
-            if !has_head {
-                let Some((status, headers)) = journal.head() else {
-                    return journal.end().map(|_| Told::Broken(None));
-                };
-                sides.down.queue_head(status, headers);
-                report.status = Some(status);
-                report.head = Some(started.elapsed());
-                has_head = true;
-            }
-            while sides.down.queued() < budget {
-                match journal.at(next) {
-                    Place::Entry(entry) => {
-                        let unit = Unit { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
-                        if !sides.is_head_request {
-                            sides.down.queue_data(&unit);
-                        }
-                        report.bytes += unit.len() as u64;
-                        report.events += u64::from(entry.is_event);
-                        next += 1;
-                    }
-                    Place::Open => break,
-                    Place::Forgotten => return Some(Told::Stalled(too_slow())),
-                    Place::End(Ended::Finished(trailers)) => {
-                        if let Some(trailers) = trailers {
-                            sides.down.queue_trailers(trailers);
-                        }
-                        return Some(Told::Whole);
-                    }
-                    Place::End(Ended::Broken(code)) => return Some(Told::Broken(Some(*code))),
-                }
-            }
-            None
+        let (began, before) = (Instant::now(), teller.report.events);
+        let news = recording.read(|journal| {
+            let news = teller.take(journal, sides);
+            journal.note_read(teller.next);
+            news
         });
+        let report = &teller.report;
         sides.progress.events.store(report.events, Ordering::Relaxed);
         sides.progress.bytes.store(report.bytes, Ordering::Relaxed);
         // hyper pulls the last frames only when it is told that they are the last.
-        if matches!(end, Some(Told::Whole)) && matches!(sides.down, Downstream::Tcp(_)) {
+        if matches!(news, News::End(Told::Whole)) && matches!(sides.down, Downstream::Tcp(_)) {
             sides.down.finish();
         }
-        let flushed = timeout(stalled, poll_fn(|cx| sides.down.poll_flush(cx)));
+        let stalled = sides.worker.config.timeouts.stalled_reader_s;
         let flushed = tokio::select! {
-            flushed = flushed => flushed,
+            flushed = flush(sides.down, stalled) => flushed,
             () = sides.inbox.abandoned() => return Told::Abandoned,
         };
-        match flushed {
-            Ok(Ok(())) => {}
-            Ok(Err(gone)) => return Told::Gone(gone),
-            Err(_) => return Told::Stalled(Kind::ClientStalled.into()),
+        if let Err(told) = flushed {
+            return told;
         }
-        if report.events > 0 {
-            report.first_event.get_or_insert_with(|| started.elapsed());
-        }
-        if let Some(end) = end {
-            return end;
+        teller.note_told(before, began);
+        match news {
+            News::Open => {}
+            News::Behind => continue,
+            News::End(end) => return end,
         }
         tokio::select! {
             () = changed => {}
@@ -118,8 +170,21 @@ async fn tell(
     }
 }
 
+/// Waits until everything queued is with the transport; not for a client that takes nothing for `stalled`.
+async fn flush(down: &mut Downstream, stalled: Duration) -> Result<(), Told> {
+    loop {
+        let taken = down.taken();
+        match timeout(stalled, poll_fn(|cx| down.poll_flush(cx))).await {
+            Ok(flushed) => return flushed.map_err(Told::Gone),
+            Err(_) if down.taken() > taken => {}
+            Err(_) => return Err(Told::Stalled(Kind::ClientStalled.into())),
+        }
+    }
+}
+
 /// Ends the client's stream as the telling ended.
-async fn settle(sides: &mut Sides<'_>, seat: &mut Seat, report: &mut RelayReport, told: Told) {
+async fn settle(sides: &mut Sides<'_>, seat: &mut Seat, teller: &mut Teller, told: Told) {
+    let report = &mut teller.report;
     report.end = End::Reset;
     let code = match told {
         Told::Whole => {
@@ -127,22 +192,32 @@ async fn settle(sides: &mut Sides<'_>, seat: &mut Seat, report: &mut RelayReport
             (report.cause, report.end) = (Cause::Done, End::Finished);
             return;
         }
-        Told::Broken(None) => {
+        Told::Nothing => {
             (report.cause, report.end) = (Cause::UpstreamFailed, End::Untouched);
             return;
         }
-        Told::Broken(Some(code)) => {
-            report.cause = Cause::UpstreamFailed;
+        Told::Broken(broken) => {
+            (report.cause, report.error) = (broken.cause, broken.error);
             // The reset must not overtake the last error event.
             tokio::select! {
                 () = sleep(sides.down.settle_time()) => {}
                 _ = sides.down.gone() => {}
             }
-            code
+            broken.code
         }
         Told::Gone(gone) => {
             seat.how = gone;
-            report.cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
+            report.cause = match gone {
+                // Who leaves after the answer's own last event had all of it.
+                _ if teller.is_said => Cause::Done,
+                Gone::Stopped => Cause::Stopped,
+                // The connection was closed by ourselves.
+                Gone::Lost if sides.worker.phase() == Phase::Closed => {
+                    report.error = Some(Kind::GatewayDraining.into());
+                    Cause::Cut
+                }
+                Gone::Lost => Cause::Lost,
+            };
             Error::from(gone).kind.h3_code()
         }
         Told::Stalled(error) => {

@@ -7,13 +7,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::events::Unit;
-use headrace_core::journal::{End, Entry, Journal};
+use headrace_core::journal::{Break, End, Entry, Journal};
+use headrace_core::relay::Cause;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::{Notify, mpsc};
@@ -24,7 +26,34 @@ use crate::exchange::Progress;
 use crate::inbox::Inbox;
 use crate::relay::{self, RelayRequest, Sides};
 use crate::report::RelayReport;
+use crate::request_body::KeptBody;
 use crate::server::Worker;
+
+/// What a record costs while it is empty.
+const RECORD_COST: usize = 1024;
+
+/// What all records of one keeper hold together. Beyond the bound, a record that grows keeps only what nobody has
+/// read yet.
+#[derive(Debug)]
+pub struct Records {
+    most_bytes: usize,
+    bytes: AtomicUsize,
+}
+
+impl Records {
+    pub fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, bytes: AtomicUsize::new(0) }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn replace(&self, before: usize, now: usize) {
+        self.bytes.fetch_add(now, Ordering::Relaxed);
+        self.bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+}
 
 /// One answer, recorded.
 pub struct Recording {
@@ -33,22 +62,49 @@ pub struct Recording {
     changed: Notify,
     /// How long a generation goes on whose last follower was lost.
     grace: Duration,
+    records: Arc<Records>,
 }
 
 struct State {
     journal: Journal,
+    /// The request's, until the answer has begun: another upstream may have to be asked.
+    body: Option<Bytes>,
+    /// What is counted of this record.
+    counted: usize,
     followers: usize,
     /// How and when the last follower left; `None` while there are some, and before the first.
     left: Option<(Gone, Instant)>,
-    /// Of the task that records, to hear that everybody left.
+    /// Of the task that records, to hear that everybody left, or that it may go on.
     recorder: Option<Waker>,
+    /// It waits until somebody has read more.
+    is_paused: bool,
+    /// Everybody had left, and the generation ends: too late to join.
+    is_given_up: bool,
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let counted = self.lock().counted;
+        self.records.replace(counted, 0);
+    }
 }
 
 impl Recording {
-    /// `most_bytes`: of the body that is kept. `grace`: how long a generation goes on whose last follower was lost.
-    pub fn new(most_bytes: usize, grace: Duration) -> Self {
-        let state = State { journal: Journal::new(most_bytes), followers: 0, left: None, recorder: None };
-        Self { state: Mutex::new(state), changed: Notify::new(), grace }
+    /// `most_bytes`: of the answer that is kept. `grace`: how long a generation goes on whose last follower was
+    /// lost. `body`: the request's.
+    pub fn new(records: Arc<Records>, most_bytes: usize, grace: Duration, body: Bytes) -> Self {
+        let mut state = State {
+            journal: Journal::new(most_bytes),
+            body: Some(body),
+            counted: 0,
+            followers: 0,
+            left: None,
+            recorder: None,
+            is_paused: false,
+            is_given_up: false,
+        };
+        state.count(&records);
+        Self { state: Mutex::new(state), changed: Notify::new(), grace, records }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -60,14 +116,35 @@ impl Recording {
         look(&self.lock().journal)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Journal)) {
-        change(&mut self.lock().journal);
+    /// Reads the record on, and notes how far; a recorder that waits for readers goes on.
+    pub fn read<T>(&self, read: impl FnOnce(&mut Journal) -> T) -> T {
+        let mut state = self.lock();
+        let before = state.journal.unread();
+        let result = read(&mut state.journal);
+        state.count(&self.records);
+        if state.is_paused && state.journal.unread() < before {
+            state.is_paused = false;
+            state.wake_recorder();
+        }
+        result
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if self.records.bytes() > self.records.most_bytes {
+            state.journal.forget(0);
+        }
+        state.count(&self.records);
+        drop(state);
         self.changed.notify_waiters();
     }
 
     /// There will be no more of it; does nothing once it has ended.
     pub fn close(&self) {
-        self.change(|journal| journal.set_end(End::Broken(Kind::Internal.h3_code())));
+        let kind = Kind::Internal;
+        let broken = Break { code: kind.h3_code(), cause: Cause::Abandoned, error: Some(kind.into()) };
+        self.change(|state| state.journal.set_end(End::Broken(broken)));
     }
 
     pub fn followers(&self) -> usize {
@@ -83,16 +160,47 @@ impl Recording {
         let mut state = self.lock();
         state.followers += 1;
         state.left = None;
+        let is_late = state.has_failed();
         drop(state);
-        Seat { recording: self.clone(), how: Gone::Stopped }
+        Seat { recording: self.clone(), how: Gone::Stopped, is_late }
+    }
+
+    /// It broke off, or is about to: nobody gets a whole answer from it any more.
+    pub fn has_failed(&self) -> bool {
+        self.lock().has_failed()
+    }
+}
+
+impl State {
+    fn has_failed(&self) -> bool {
+        self.is_given_up || matches!(self.journal.end(), Some(End::Broken(_)))
+    }
+
+    /// Counts what is held now.
+    fn count(&mut self, records: &Records) {
+        let body = self.body.as_ref().map_or(0, Bytes::len);
+        let now = RECORD_COST + body + self.journal.bytes();
+        if now != self.counted {
+            records.replace(self.counted, now);
+            self.counted = now;
+        }
+    }
+
+    /// Its waker stays: one that was taken out could be missed until it is there again.
+    fn wake_recorder(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.wake_by_ref();
+        }
     }
 }
 
 /// One follower, until it is dropped.
 pub struct Seat {
-    recording: Arc<Recording>,
+    pub recording: Arc<Recording>,
     /// How it will have left.
     pub how: Gone,
+    /// It was taken when the record had failed.
+    pub is_late: bool,
 }
 
 impl Drop for Seat {
@@ -101,9 +209,7 @@ impl Drop for Seat {
         state.followers -= 1;
         if state.followers == 0 {
             state.left = Some((self.how, Instant::now()));
-            if let Some(recorder) = state.recorder.take() {
-                recorder.wake();
-            }
+            state.wake_recorder();
         }
     }
 }
@@ -114,26 +220,37 @@ pub struct Sink {
     trailers: Option<HeaderMap>,
     taken: u64,
     timer: Option<Pin<Box<Sleep>>>,
+    /// What nobody has read may grow so long: a slow client slows its own model server, and no answer outgrows
+    /// what is kept of it before the first byte was told.
+    budget: usize,
+    /// The code by which the answer broke off.
+    broken: Option<u64>,
 }
 
 impl Sink {
     pub fn queue_head(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.recording.change(|journal| journal.set_head(status, headers.clone()));
+        self.recording.change(|state| {
+            state.body = None;
+            state.journal.set_head(status, headers.clone());
+        });
     }
 
     pub fn queue_data(&mut self, unit: &Unit<'_>) {
         let bytes = Bytes::from([unit.held, unit.fresh].concat());
         self.taken += bytes.len() as u64;
-        self.recording.change(|journal| journal.push(Entry { bytes, is_event: unit.is_event }));
+        self.recording.change(|state| state.journal.push(Entry { bytes, is_event: unit.is_event }));
     }
 
     pub fn queue_trailers(&mut self, headers: &HeaderMap) {
         self.trailers = Some(headers.clone());
     }
 
-    /// A record is never full: it forgets.
+    /// What nobody has read yet.
     pub fn queued(&self) -> usize {
-        0
+        let mut state = self.recording.lock();
+        let unread = if state.journal.is_full() { self.budget } else { state.journal.unread() };
+        state.is_paused = unread >= self.budget;
+        unread
     }
 
     pub fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
@@ -152,31 +269,37 @@ impl Sink {
 
     /// Everybody left: the last one on purpose, or too long ago.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
-        let left = {
-            let mut state = self.recording.lock();
-            state.recorder = Some(cx.waker().clone());
-            state.left
-        };
-        let until = match left {
+        let mut state = self.recording.lock();
+        state.recorder = Some(cx.waker().clone());
+        let gone = match state.left {
             None => {
                 self.timer = None;
                 return Poll::Pending;
             }
-            Some((Gone::Stopped, _)) => return Poll::Ready(Gone::Stopped),
-            Some((Gone::Lost, since)) => since + self.recording.grace,
+            Some((Gone::Stopped, _)) => Gone::Stopped,
+            Some((Gone::Lost, since)) => {
+                let until = since + self.recording.grace;
+                let timer =
+                    self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+                timer.as_mut().reset(until.into());
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                Gone::Lost
+            }
         };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
-        timer.as_mut().reset(until.into());
-        timer.as_mut().poll(cx).map(|()| Gone::Lost)
+        state.is_given_up = true;
+        Poll::Ready(gone)
     }
 
     pub fn finish(&mut self) {
         let trailers = self.trailers.take();
-        self.recording.change(|journal| journal.set_end(End::Finished(trailers)));
+        self.recording.change(|state| state.journal.set_end(End::Finished(trailers)));
     }
 
+    /// What its followers are told of it, they are told when the reason is known.
     pub fn reset(&mut self, code: u64) {
-        self.recording.change(|journal| journal.set_end(End::Broken(code)));
+        self.broken = Some(code);
     }
 }
 
@@ -185,16 +308,35 @@ impl Sink {
 pub async fn record(worker: Arc<Worker>, request: RelayRequest, recording: Arc<Recording>) -> RelayReport {
     // Nobody commands it: what ends it is its followers' leaving.
     let (_kept, commands) = mpsc::channel(1);
-    let sink = Sink { recording, trailers: None, taken: 0, timer: None };
+    let body = recording.lock().body.clone();
+    let budget = worker.config.limits.stream_budget_bytes;
+    let recorded = recording.clone();
+    let mut down =
+        Downstream::Record(Sink { recording, trailers: None, taken: 0, timer: None, budget, broken: None });
     let sides = Sides {
-        down: &mut Downstream::Record(sink),
+        down: &mut down,
         inbox: &mut Inbox::new(commands),
         worker: &worker,
         progress: &Progress::default(),
-        kept_body: &mut None,
+        kept_body: &mut body.map(KeptBody::uncharged),
         is_head_request: false,
     };
-    relay::run(sides, request).await
+    let report = relay::run(sides, request).await;
+    // It would keep this task's memory as long as the record.
+    recorded.lock().recorder = None;
+    if let Downstream::Record(Sink { broken: Some(code), .. }) = down {
+        let (cause, error) = (report.cause, report.error.clone());
+        let end = match cause {
+            // Everybody left when the answer had said its last word: it is whole.
+            Cause::Done => End::Finished(None),
+            _ => End::Broken(Break { code, cause, error }),
+        };
+        recorded.change(|state| {
+            state.is_given_up &= matches!(end, End::Broken(_));
+            state.journal.set_end(end);
+        });
+    }
+    report
 }
 
 /// What a follower may not do: `idempotency.answer_bytes` were too few for how slowly it reads.

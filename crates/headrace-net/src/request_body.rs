@@ -32,6 +32,13 @@ pub struct KeptBody {
     _charge: Option<Charge>,
 }
 
+impl KeptBody {
+    /// Of bytes that are counted elsewhere.
+    pub fn uncharged(bytes: Bytes) -> Self {
+        Self { bytes, _charge: None }
+    }
+}
+
 /// The body of one request.
 pub struct RequestBody {
     source: Source,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
 use headrace_net::exchange::{self, Command, Phase};
-use headrace_net::recording;
 use headrace_net::relay;
 use headrace_net::upstream::UpstreamRequest;
 use http::header::HeaderMap;
@@ -16,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
+use crate::recording::Recording;
 use crate::server::Target;
 use crate::{errors, fields};
 
@@ -143,57 +143,6 @@ impl RelayRequest {
     fn __repr__(&self) -> String {
         let upstream = &self.0.upstream;
         format!("<RelayRequest {} {} {}>", upstream.method, upstream.target.authority(), upstream.path)
-    }
-}
-
-/// An answer that is relayed once and told to any number of clients.
-#[pyclass(frozen, module = "headrace._engine")]
-pub struct Recording(Arc<recording::Recording>);
-
-#[pymethods]
-impl Recording {
-    #[new]
-    #[pyo3(signature = (*, max_bytes, grace))]
-    fn new(py: Python<'_>, max_bytes: usize, grace: f64) -> PyResult<Self> {
-        let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
-        Ok(Self(Arc::new(recording::Recording::new(max_bytes, grace))))
-    }
-
-    /// There will be no more of it.
-    fn close(&self) {
-        self.0.close();
-    }
-
-    #[getter]
-    fn ended(&self) -> bool {
-        self.0.look(|journal| journal.end().is_some())
-    }
-
-    /// Its head is there.
-    #[getter]
-    fn begun(&self) -> bool {
-        self.0.look(|journal| journal.head().is_some())
-    }
-
-    /// Everything since its first byte is kept.
-    #[getter]
-    fn whole(&self) -> bool {
-        self.0.look(headrace_core::journal::Journal::is_whole)
-    }
-
-    #[getter]
-    fn bytes(&self) -> usize {
-        self.0.look(headrace_core::journal::Journal::bytes)
-    }
-
-    #[getter]
-    fn followers(&self) -> usize {
-        self.0.followers()
-    }
-
-    fn __repr__(&self) -> String {
-        let state = if self.ended() { "ended" } else { "open" };
-        format!("<Recording {state} {} bytes, {} followers>", self.bytes(), self.followers())
     }
 }
 
@@ -346,8 +295,8 @@ impl Exchange {
 
     /// Tells the record to the client, from its first byte; resolves with a `RelayReport`.
     fn follow<'py>(&self, py: Python<'py>, recording: &Recording) -> PyResult<Bound<'py, PyAny>> {
-        let recording = recording.0.clone();
-        self.call(py, Outcome::Report, |reply| Command::Follow { recording, reply })
+        let seat = recording.0.join();
+        self.call(py, Outcome::Report, |reply| Command::Follow { seat, reply })
     }
 
     /// Resolves with `"stopped"` or `"lost"` when the client is gone.

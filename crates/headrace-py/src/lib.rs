@@ -9,6 +9,7 @@ mod errors;
 mod exchange;
 mod fields;
 mod link;
+mod recording;
 mod report;
 mod server;
 mod waiter;
@@ -46,7 +47,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<exchange::Request>()?;
     module.add_class::<exchange::RelayRequest>()?;
-    module.add_class::<exchange::Recording>()?;
+    module.add_class::<recording::Records>()?;
+    module.add_class::<recording::Recording>()?;
     module.add_class::<report::RelayReport>()?;
     module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;

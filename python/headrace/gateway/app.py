@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from headrace.gateway.upstreams import Upstream, Upstreams
 from headrace.observe.log import Access
 from headrace.observe.outcome import Outcome
 from headrace.server import Server
+
+log = logging.getLogger("headrace.gateway")
 
 
 @dataclass
@@ -88,8 +91,7 @@ class Gateway:
             return
         try:
             # Of the body only its model is looked at; the engine keeps the bytes and sends them on.
-            body = await exchange.body()
-            outcome.model = models.asked_model(request, body)
+            outcome.model = models.asked_model(request, await exchange.body())
         except models.BadBody as error:
             await _refuse(exchange, outcome, 400, "invalid_json", str(error))
             return
@@ -99,50 +101,50 @@ class Gateway:
         candidates = self.upstreams.candidates(request.path, outcome.model)
         if not candidates:
             await self._refuse_route(exchange, outcome)
-        elif request.method == "POST" and request.header("idempotency-key"):
-            await self._relay_once(exchange, candidates, outcome, body)
+        elif early_data.is_keyed(request):
+            await self._relay_once(exchange, candidates, outcome)
         else:
             report = await self._ask_two(exchange, candidates, outcome)
             await self._refuse_failed(exchange, outcome, report)
 
-    async def _relay_once(
-        self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome, body: bytes
-    ) -> None:
+    async def _relay_once(self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome) -> None:
         """A request with an `Idempotency-Key`: its answer is recorded, and told to all who ask with that
         key."""
         while True:
             try:
-                answer, is_new = self.keyed.find(exchange.request, body, outcome.key)
+                answer, is_new = self.keyed.find(exchange.request, await exchange.body(), outcome.key)
             except (RequestError, OverloadedError) as error:
                 await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
                 return
             outcome.is_joined = not is_new
             generation = None
             if is_new:
-                generation = asyncio.create_task(self._generate(exchange, candidates, outcome, answer, body))
+                generation = asyncio.create_task(self._generate(exchange, candidates, outcome, answer))
                 self._generations.add(generation)
-                generation.add_done_callback(self._generations.discard)
+                generation.add_done_callback(self._forget_generation)
             report = outcome.report = await exchange.follow(answer.recording)
-            if generation and report.cause == "upstream_failed":
+            if not report.untouched:
+                return
+            if generation:
                 outcome.report = await generation
                 await self._refuse_failed(exchange, outcome, outcome.report)
-            elif report.untouched:
-                continue  # Who asked first got nothing: this request begins anew.
-            return
+                return
+            # Who asked first got nothing: this request begins anew.
 
     async def _generate(
-        self,
-        exchange: Exchange,
-        candidates: list[Upstream],
-        outcome: Outcome,
-        answer: Answer,
-        body: bytes,
+        self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome, answer: Answer
     ) -> RelayReport | None:
         """Goes on when the client that asked first has left and others follow."""
         try:
-            return await self._ask_two(exchange, candidates, outcome, answer.recording, body)
+            return await self._ask_two(exchange, candidates, outcome, answer.recording)
         finally:
             self.keyed.end(answer)
+
+    def _forget_generation(self, generation: asyncio.Task[RelayReport | None]) -> None:
+        self._generations.discard(generation)
+        error = None if generation.cancelled() else generation.exception()
+        if error is not None and not isinstance(error, HeadraceError):
+            log.error("a generation with a key failed", exc_info=error)
 
     async def _ask_two(
         self,
@@ -150,7 +152,6 @@ class Gateway:
         candidates: list[Upstream],
         outcome: Outcome,
         recording: Recording | None = None,
-        body: bytes | None = None,
     ) -> RelayReport | None:
         """Asks the least busy upstream, and one other while nothing of an answer was sent on."""
         tried: list[Upstream] = []
@@ -161,7 +162,7 @@ class Gateway:
             is_last = len(tried) == 2 or len(candidates) == 1
 
             async def ask(upstream: Upstream = upstream, hold: bool = not is_last) -> RelayReport:
-                request = upstream.request(exchange, self.config, hold, not self.keys.are_required, body)
+                request = upstream.request(exchange, self.config, hold, not self.keys.are_required)
                 return await (exchange.record(request, recording) if recording else exchange.relay(request))
 
             report = outcome.report = await self._ask(exchange, upstream, ask)

@@ -43,7 +43,12 @@ def policy_of(request: Request, config: EarlyData) -> Policy:
         return config.routes[max(routes, key=len)]
     if request.method in SAFE_METHODS:
         return config.safe
-    return config.keyed if request.header("idempotency-key") else config.other
+    return config.keyed if is_keyed(request) else config.other
+
+
+def is_keyed(request: Request) -> bool:
+    """Its answer is recorded under its key, and a replay joins it."""
+    return request.method == "POST" and bool(request.header("idempotency-key"))
 
 
 async def admit(exchange: Exchange, config: EarlyData, counts: Counts) -> bool:

@@ -9,34 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass
 
 from headrace import errors
 from headrace.config import Idempotency
-from headrace.exchange import Recording, Request
+from headrace.exchange import Recording, Records, Request
 
 MAX_KEY_LENGTH = 255
+
+Place = tuple[str, str]
+"""Who asked, and the key."""
 
 
 @dataclass
 class Answer:
     """The answer to one key."""
 
+    place: Place
     recording: Recording
     fingerprint: bytes
     """Of the request."""
-    asked: int = 1
-    """How often."""
-    ended_at: float | None = None
+    ended_at: float = 0.0
 
 
 class Keyed:
-    """All of them, by who asked and key; the oldest first."""
+    """All of them, by who asked and key."""
 
     def __init__(self, config: Idempotency) -> None:
         self._config = config
-        self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
+        self._records = Records(max_bytes=config.max_bytes)
+        self._answers: dict[Place, Answer] = {}
+        self._ended: deque[Answer] = deque()
+        """The oldest first: only they are forgotten, so no request looks at more than it forgets."""
         self.attached = 0
         """Requests that joined an answer which was there."""
 
@@ -54,44 +59,51 @@ class Keyed:
         fingerprint = _fingerprint(request, body)
         place = (_who(request, key_name), key)
         answer = self._answers.get(place)
-        if answer is None:
-            return self._begin(place, fingerprint), True
+        if answer is None or answer.recording.failed:
+            return self._begin(place, fingerprint, body), True
         if answer.fingerprint != fingerprint:
             raise errors.make("idempotency_key_reused")
         if not answer.recording.whole:
             raise errors.make("idempotency_key_too_late")
-        answer.asked += 1
         self.attached += 1
         return answer, False
 
     def end(self, answer: Answer) -> None:
-        """It has all it will have. One that never began is forgotten: the key may be tried again."""
-        answer.recording.close()
-        answer.ended_at = time.monotonic()
-        if not answer.recording.begun:
-            self._answers = OrderedDict(
-                (place, other) for place, other in self._answers.items() if other is not answer
-            )
+        """It has all it will have. One that may come out better next time is forgotten: its key may be tried
+        again."""
+        recording = answer.recording
+        recording.close()
+        if self._answers.get(answer.place) is not answer:
+            return  # It failed, and another one has taken its place.
+        if recording.finished and not _may_be_asked_again(recording.status or 0):
+            answer.ended_at = time.monotonic()
+            self._ended.append(answer)
+        else:
+            del self._answers[answer.place]
 
-    def _begin(self, place: tuple[str, str], fingerprint: bytes) -> Answer:
-        used = sum(answer.recording.bytes for answer in self._answers.values())
-        for old, answer in list(self._answers.items()):
-            if used + self._config.answer_bytes <= self._config.max_bytes:
-                break
-            if answer.ended_at is not None:
-                used -= answer.recording.bytes
-                del self._answers[old]
-        if used + self._config.answer_bytes > self._config.max_bytes:
+    def _begin(self, place: Place, fingerprint: bytes, body: bytes) -> Answer:
+        config, most = self._config, self._config.max_bytes - self._config.answer_bytes - len(body)
+        while self._ended and self._records.bytes > most:
+            self._forget_oldest()
+        if self._records.bytes > most:
             raise errors.make("overloaded", "idempotency.max_bytes is reached")
-        recording = Recording(max_bytes=self._config.answer_bytes, grace=self._config.lost_s)
-        answer = self._answers[place] = Answer(recording, fingerprint)
+        recording = Recording(self._records, body, max_bytes=config.answer_bytes, grace=config.lost_s)
+        answer = self._answers[place] = Answer(place, recording, fingerprint)
         return answer
 
     def _forget_old(self) -> None:
-        now = time.monotonic()
-        for place, answer in list(self._answers.items()):
-            if answer.ended_at is not None and now - answer.ended_at >= self._config.kept_s:
-                del self._answers[place]
+        until = time.monotonic() - self._config.kept_s
+        while self._ended and self._ended[0].ended_at <= until:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        # Its bytes count as long as somebody is still told it.
+        del self._answers[self._ended.popleft().place]
+
+    @property
+    def bytes(self) -> int:
+        """What all of them hold."""
+        return self._records.bytes
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -100,10 +112,16 @@ class Keyed:
         return f"<Keyed {len(self)} answers, {self.attached} joined>"
 
 
+def _may_be_asked_again(status: int) -> bool:
+    """An SDK that is told so asks again by itself, with the same key."""
+    return status in {408, 425, 429} or status >= 500
+
+
 def _fingerprint(request: Request, body: bytes) -> bytes:
     """Of what is asked, so that a key cannot fetch the answer to something else."""
-    text = f"{request.method} {request.target}\n".encode()
-    return hashlib.sha256(text + body).digest()
+    asked = hashlib.sha256(f"{request.method} {request.target}\n".encode())
+    asked.update(body)
+    return asked.digest()
 
 
 def _who(request: Request, key_name: str | None) -> str:

@@ -69,17 +69,16 @@ class Upstream:
     def serves_model(self, model: str) -> bool:
         return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.models)
 
-    def request(
-        self, exchange: Exchange, config: Config, hold: bool, forward_key: bool, body: bytes | None = None
-    ) -> RelayRequest:
-        """What to ask it. `hold`: report a status that asks for another upstream, instead of relaying it.
-        `body`: `None` for the one that the engine keeps."""
+    def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
+        """What to ask it; the body is the one that the engine keeps. `hold`: report a status that asks for
+        another upstream, instead of relaying it."""
         set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
         held = [429, 502, 503, 504] if hold else []
-        if is_early(exchange):
-            set_fields.append(("early-data", "1"))
-        if exchange.may_be_replay:
+        # The handshake may end between two looks.
+        if may_be_replay := exchange.may_be_replay:
             held.append(TOO_EARLY)
+        if may_be_replay or is_early(exchange):
+            set_fields.append(("early-data", "1"))
         drop = DROPPED_FIELDS
         if self.api_key:
             drop = [*drop, *KEY_FIELDS]
@@ -96,7 +95,7 @@ class Upstream:
             self.prefix + exchange.request.target,
             remove=drop,
             set=set_fields,
-            body=body,
+            body=None,
             connect_timeout=config.timeouts.connect_s,
             head_timeout=config.timeouts.first_byte_s,
             idle_timeout=config.timeouts.silence_s,

@@ -6,7 +6,7 @@ due, a real model cannot tell. In: requests whose JSON body may hold a `script`.
 when it was aborted.
 
 Run by itself: `python -m headrace.lab.source --port 0`; it prints its address as one JSON line and lives
-until its standard input is closed. `GET /runs` returns the record.
+until its standard input is closed. `GET /runs` returns the record; `--record FILE` writes it at the end.
 """
 
 from __future__ import annotations
@@ -15,37 +15,23 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-Framing = Literal["sse", "ndjson", "raw"]
-Ending = Literal["clean", "die", "reset", "hang", "half", "no_head", "bad_chunk"]
+from headrace.lab.script import (
+    CONTENT_TYPE,
+    Script,
+    body_of,
+    ending,
+    event,
+    from_fields,
+    offsets,
+    parse,
+)
 
-
-@dataclass(frozen=True)
-class Script:
-    """What one request is answered with."""
-
-    events: int = 20
-    interval_s: float = 0.02
-    """Between two events. 0: as fast as the reader takes them."""
-    head_delay_s: float = 0.0
-    """Silent prefill before the head."""
-    first_delay_s: float = 0.0
-    """Between the head and the first event."""
-    size: int = 190
-    """Bytes of one event, with its framing; what OpenAI-style servers send is 120 to 330."""
-    framing: Framing = "sse"
-    body: Literal["chunked", "length", "close"] = "chunked"
-    status: int = 200
-    end: Ending = "clean"
-    """What happens behind the last event: `clean`; `die` (FIN without the last chunk); `reset` (RST); `hang`
-    (silence); `half` (half an event, then FIN); `no_head` (FIN before the head); `bad_chunk` (garbage)."""
-    align: bool = False
-    """Send on a grid of `interval_s` that all streams share, in one go, as a decode step of a batch does."""
-    trailers: bool = False
-    note_times: bool = False
-    """Keep the moment at which each event was sent (`Run.times_ns`)."""
+__all__ = ["Run", "Script", "Source", "body_of", "event"]
 
 
 @dataclass
@@ -76,7 +62,7 @@ class Run:
 class Source:
     """The server, in the running loop. `default` answers requests without a script."""
 
-    default: Script = Script()
+    default: Script = field(default_factory=Script)
     models: tuple[str, ...] = ("scripted",)
     runs: list[Run] = field(default_factory=list)
     connections: int = 0
@@ -111,39 +97,17 @@ class Source:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def record(self) -> dict[str, Any]:
+        """What `GET /runs` answers."""
+        return {
+            "runs": [asdict(run) for run in self.runs],
+            "connections": self.connections,
+            "open_connections": self.open_connections,
+        }
+
     def running(self) -> list[Run]:
         """Requests that are neither ended nor aborted: the slots that are taken."""
         return [run for run in self.runs if run.ended_ns is None and run.aborted_ns is None]
-
-
-def event(script: Script, number: int, now_ns: int) -> bytes:
-    """Event `number` of an answer: JSON with its number and the moment it was sent, padded to
-    `script.size`."""
-    last = number == script.events - 1
-    head = f'{{"n":{number},"t":{now_ns},"object":"chat.completion.chunk","choices":[{{"index":0,"delta":'
-    content = f" t{number}"
-    finish = '"stop"' if last else "null"
-    tail = f'{{"content":"{content}"}},"finish_reason":{finish}}}],"pad":"'
-    around = {"sse": 8, "ndjson": 1, "raw": 0}[script.framing]
-    pad = "." * max(script.size - len(head) - len(tail) - 2 - around, 0)
-    data = f'{head}{tail}{pad}"}}'
-    if script.framing == "sse":
-        return f"data: {data}\n\n".encode()
-    return f"{data}\n".encode() if script.framing == "ndjson" else data.encode()
-
-
-def body_of(script: Script, times_ns: list[int] | None = None) -> bytes:
-    """The whole body of an answer, as a clean one is sent. `times_ns`: the moments of its events."""
-    times_ns = times_ns or [0] * script.events
-    whole = b"".join(event(script, number, at) for number, at in enumerate(times_ns))
-    return whole + (b"data: [DONE]\n\n" if script.framing == "sse" else b"")
-
-
-CONTENT_TYPE = {
-    "sse": "text/event-stream",
-    "ndjson": "application/x-ndjson",
-    "raw": "application/octet-stream",
-}
 
 
 class _Connection(asyncio.Protocol):
@@ -156,7 +120,9 @@ class _Connection(asyncio.Protocol):
         self.run: Run | None = None
         self.script = source.default
         self.timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self.first = 0.0
         self.due = 0.0
+        self.schedule: Iterator[float] = iter(())
         self.full = False
         self.transport: asyncio.Transport
 
@@ -221,11 +187,7 @@ class _Connection(asyncio.Protocol):
                 "data": [{"id": name, "object": "model"} for name in self.source.models],
             }
         elif path == "/runs":
-            payload = {
-                "runs": [asdict(run) for run in self.source.runs],
-                "connections": self.source.connections,
-                "open_connections": self.source.open_connections,
-            }
+            payload = self.source.record()
         else:
             status, payload = 404, {"error": {"message": f"the scripted model has no {path}"}}
         text = json.dumps(payload).encode()
@@ -239,7 +201,7 @@ class _Connection(asyncio.Protocol):
         except ValueError:
             request = {}
         overrides = request.get("script") or {}
-        self.script = Script(**overrides) if overrides else self.source.default
+        self.script = from_fields(overrides) if overrides else self.source.default
         self.run = Run(
             number=len(self.source.runs),
             path=path,
@@ -267,19 +229,26 @@ class _Connection(asyncio.Protocol):
         if framing is None:
             # The moments in it are not known yet, but how many digits they have is.
             framing = f"content-length: {len(body_of(script, [time.monotonic_ns()] * script.events))}"
+        kind = CONTENT_TYPE["ndjson" if script.shape == "ollama" else script.framing]
         head = (
             f"HTTP/1.1 {script.status} X\r\nserver: headrace scripted model\r\n"
-            f"content-type: {CONTENT_TYPE[script.framing]}\r\n{framing}\r\n"
+            f"content-type: {kind}\r\n{framing}\r\n"
         )
         self.transport.write(f"{head}\r\n".encode())
         if script.interval_s == 0 and script.first_delay_s == 0:
             self._burst()
             return
-        self.due = self.loop.time() + script.first_delay_s
+        self.first = self.loop.time() + script.first_delay_s
+        self.schedule = offsets(script)
         if script.align:
             grid = self.source._grids.setdefault(script.interval_s, _Grid(script.interval_s))
             grid.add(self)
             return
+        self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        """Open loop: the next event is due when it is due, however late this one was."""
+        self.due = self.first + next(self.schedule, 0.0)
         self.timer = self.loop.call_at(self.due, self._tick)
 
     def _tick(self) -> None:
@@ -295,9 +264,7 @@ class _Connection(asyncio.Protocol):
         if run.sent >= script.events:
             self._finish()
             return
-        # Open loop: the next token is due when it is due, however late this one was.
-        self.due += script.interval_s
-        self.timer = self.loop.call_at(self.due, self._tick)
+        self._wait_for_next()
 
     def tick_aligned(self, data: bytes) -> bool:
         """One event of a grid; false when there are no more."""
@@ -319,12 +286,14 @@ class _Connection(asyncio.Protocol):
         if run is not None:
             self._finish()
 
-    def next_event(self, now_ns: int) -> bytes:
-        """The next event, framed for the wire; it counts as sent."""
+    def next_event(self, now_ns: int, due_ns: int | None = None) -> bytes:
+        """The next event, framed for the wire; it counts as sent. `due_ns`: when its grid was due."""
         assert self.run is not None
         if self.script.note_times:
             self.run.times_ns.append(now_ns)
-        return self._framed(event(self.script, self.run.sent, now_ns))
+        return self._framed(
+            event(self.script, self.run.sent, now_ns, due_ns or int(self.due * 1e9) or now_ns)
+        )
 
     def _send_event(self) -> None:
         assert self.run is not None
@@ -350,8 +319,8 @@ class _Connection(asyncio.Protocol):
         if script.end == "bad_chunk":
             self.transport.write(b"this is no chunk size\r\n")
         if script.end == "clean":
-            if script.framing == "sse":
-                self._write(b"data: [DONE]\n\n")
+            if done := ending(script):
+                self._write(done)
             if script.body == "chunked":
                 self.transport.write(b"0\r\nx-sum: 1\r\n\r\n" if script.trailers else b"0\r\n\r\n")
         run.ended_ns = time.monotonic_ns()
@@ -388,7 +357,9 @@ class _Grid:
 
     def _tick(self) -> None:
         now = time.monotonic_ns()
-        made = [(stream, stream.next_event(now)) for stream in self.streams if stream.run]
+        made = [
+            (stream, stream.next_event(now, int(self.due * 1e9))) for stream in self.streams if stream.run
+        ]
         self.streams = [stream for stream, data in made if stream.tick_aligned(data)]
         if self.streams:
             self.due += self.interval_s
@@ -399,14 +370,18 @@ async def _main(arguments: list[str]) -> None:
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m headrace.lab.source", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--script", type=json.loads, default={}, help="JSON of the default script")
+    parser.add_argument("--script", type=parse, default=Script(), help="JSON of the default script")
+    parser.add_argument("--record", type=Path, help="where to write what `GET /runs` answers, at the end")
     options = parser.parse_args(arguments)
-    source = Source(default=Script(**options.script), port=options.port)
+    source = Source(default=options.script, host=options.host, port=options.port)
     async with source:
         print(json.dumps({"url": source.url}), flush=True)
         # Lives as long as whoever started it.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        if options.record:
+            options.record.write_text(json.dumps(source.record()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""One answer, as a client sees it: bytes with the moment they were read go in, tokens come out.
+
+A token is known by the number in its event, not by the chunk it came in: a proxy that joins chunks changes
+no count here. Of a server that numbers nothing (any real model) events are counted instead, and when each was
+due is not known. This file must not know which protocol carried the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+NUMBERED = re.compile(rb'"n":(\d+),"t":(\d+)(?:,"due":(\d+))?')
+# Of a real model: what a token's event holds, and what an event does that is none (a role, usage, an end).
+CONTENT = re.compile(rb'"(?:content|text|response|thinking|reasoning|reasoning_content)":"[^"]')
+DONE = re.compile(rb'^data: \[DONE\]|"type":"message_stop"|"done":true', re.MULTILINE)
+FINISH = re.compile(rb'"finish_reason":"')
+ERROR = re.compile(rb'^event: error|"error":\s*\{', re.MULTILINE)
+
+
+@dataclass
+class Sink:
+    """What became of one stream. Times are monotonic nanoseconds; 0 is never."""
+
+    number: int
+    connection: int
+    tag: str
+    connect_ns: int = 0
+    """When its connection was begun, if it was begun for this stream alone."""
+    sent_ns: int = 0
+    head_ns: int = 0
+    end_ns: int = 0
+    stopped_ns: int = 0
+    status: int = 0
+    encoding: str = ""
+    """`content-encoding` of the answer."""
+    error: str = ""
+    """A slug, or the class of what was raised; empty after a clean end."""
+    done: bool = False
+    """The answer said itself that it was whole (`[DONE]`, `message_stop`, `done`)."""
+    said_error: bool = False
+    """It held an error event."""
+    size: int = 0
+    """Bytes of the body, as they came."""
+    chunks: int = 0
+    tokens: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """`(number, due, sent by the model, read here)`."""
+    keep_tokens: bool = True
+    on_token: Callable[[Sink], None] | None = None
+    _rest: bytearray = field(default_factory=bytearray)
+    _inflate: Any = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def head(self, at_ns: int, status: int, fields: dict[str, str]) -> None:
+        self.head_ns, self.status = at_ns, status
+        self.encoding = fields.get("content-encoding", "")
+        if self.encoding in ("gzip", "deflate"):
+            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def data(self, at_ns: int, data: bytes) -> None:
+        """Bytes of the body that were read at once."""
+        if self.end_ns:
+            return
+        self.size += len(data)
+        self.chunks += 1
+        if not self.keep_tokens:
+            return
+        rest = self._rest
+        rest += self._inflate.decompress(data) if self._inflate else data
+        # A line is enough: one event has its token in one of them, and blank lines hold nothing.
+        whole = rest.rfind(b"\n") + 1
+        if not whole:
+            return
+        before = len(self.tokens)
+        for line in bytes(rest[:whole]).splitlines():
+            self._line(at_ns, line)
+        del rest[:whole]
+        if self.on_token and len(self.tokens) > before:
+            self.on_token(self)
+
+    def _line(self, at_ns: int, line: bytes) -> None:
+        if found := NUMBERED.search(line):
+            number, sent, due = found.groups()
+            self.tokens.append((int(number), int(due or 0), int(sent), at_ns))
+            self.done = self.done or DONE.search(line) is not None
+            return
+        if DONE.search(line):
+            self.done = True
+        elif ERROR.search(line):
+            self.said_error = True
+        elif CONTENT.search(line):
+            self.tokens.append((len(self.tokens), 0, 0, at_ns))
+
+    def end(self, at_ns: int, error: str = "") -> None:
+        """The end of the answer; only the first counts."""
+        if self.end_ns:
+            return
+        self.end_ns, self.error = at_ns, error
+        self.ended.set()
+
+    def as_log(self) -> dict[str, Any]:
+        """For the log, which is JSON."""
+        kept = ("number", "connection", "tag", "connect_ns", "sent_ns", "head_ns", "end_ns", "stopped_ns")
+        more = ("status", "encoding", "error", "done", "said_error", "size", "chunks", "tokens")
+        return {name: getattr(self, name) for name in kept + more}
