@@ -20,7 +20,7 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// `at`: where the handshake was completed, which proves it.
+    /// `at`: where the handshake began; its completion proves it. A request in early data comes before that.
     pub fn new(at: SocketAddr) -> Self {
         Self { proved: at, claimed: None }
     }
