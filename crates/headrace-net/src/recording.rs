@@ -1,9 +1,9 @@
 //! An answer that is relayed into a record, and told from there to any number of clients.
 //!
 //! In: a request for a model server. Out: one generation, however many ask for it by the same key: each follows
-//! the record from its first byte, and paces only itself. The generation belongs to its followers: it ends when
-//! the last of them stops it, and a while after the last was lost, for a client whose connection died comes back.
-//! The record itself is `headrace-core/journal.rs`.
+//! the record from its first byte; the fastest paces the model server, a slower one only itself. The generation
+//! belongs to its followers: it ends when the last of them stops it, and a while after the last was lost, for a
+//! client whose connection died comes back. The record itself is `headrace-core/journal.rs`.
 
 use std::future::Future;
 use std::pin::Pin;
