@@ -2,7 +2,7 @@
 
 The whole takes about half an hour and keeps what it measured in `bench/results/` and `docs/measurements.md`;
 `--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback`, `move`,
-`move_link`, `first_token` and `drain` need root and are left out without.
+`move_link`, `first_token`, `echo` and `drain` need root and are left out without.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ PARTS = {
     "move_many": ("bench.move_many", ["--connections", "40"]),
     "first_token": ("bench.first_token", ["--rounds", "2"]),
     "replay": ("bench.replay", ["--rounds", "1"]),
+    "echo": ("bench.echo", ["--seeds", "1", "--paths", "3 %", "--clients", "headrace"]),
     "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
 }
 """Each with what makes it short."""
 
-NEED_ROOT = {"fallback", "move", "move_link", "first_token", "drain"}
+NEED_ROOT = {"fallback", "move", "move_link", "first_token", "echo", "drain"}
 
 
 def main() -> None:

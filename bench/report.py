@@ -314,6 +314,29 @@ def replay(result: dict[str, Any]) -> str:
     )
 
 
+def echo(result: dict[str, Any]) -> str:
+    rows = []
+    for row in result["rows"]:
+        if row["runs"]:
+            gap = row["gap_ms"]
+            rows.append(
+                f"| {row['path']} | {row['client']} | {row['variant']} | {row['stalls_per_1000']:.2f} |"
+                f" {gap['p50']:.0f} | {gap['p99']:.0f} | {gap['p99.9']:.0f} | {row['bytes_per_token']:.0f} |"
+                f" {row['cpu_us_per_token']:.0f} | {row['runs']} |\n"
+            )
+    return (
+        "## Lost packets\n\n"
+        f"The lab's link, a round trip of {result['round_trip_ms']} ms, packets lost in both directions; "
+        f"{result['streams']} streams on one new\n"
+        f"connection, {result['events']} tokens each, one each 20 ms: what [the echo](echo.md) does. A stall is a "
+        "gap of more than 80 ms.\n"
+        "The connection's first five seconds, in which all is sent twice or thrice, are most of each run, so bytes and\n"
+        "CPU are those of the worst case.\n\n"
+        "| lost | client | server | stalls per 1,000 tokens | gap p50, ms | p99 | p99.9 | bytes per token | CPU per "
+        "token, µs | runs |\n|---|---|---|---|---|---|---|---|---|---|\n" + "".join(rows)
+    )
+
+
 def drain(result: dict[str, Any]) -> str:
     streams, kinds = result["streams"], result["requests"]
     rows = [
@@ -349,6 +372,7 @@ SECTIONS = {
     "move_many": move_many,
     "first_token": first_token,
     "replay": replay,
+    "echo": echo,
     "drain": drain,
 }
 

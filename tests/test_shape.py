@@ -15,7 +15,8 @@ PACKAGE = ROOT / "python" / "headrace"
 # Each may import what stands before it, and itself.
 LAYERS = [
     ["errors", "_engine"],
-    ["config_errors", "dev_certificate", "loop"],
+    ["config_errors", "dev_certificate", "echo", "loop"],
+    ["config_echo"],
     ["config"],
     ["exchange"],
     ["server", "client", "observe"],

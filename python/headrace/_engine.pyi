@@ -368,9 +368,10 @@ class ClientConfig:
         max_head_bytes: int,
         stream_window: int,
         connection_window: int,
+        echo: str,
     ) -> Self:
         """`trust`: `system` (and the PEM text), `only` (the PEM text) or `anybody`. Times in seconds, sizes
-        in bytes. Raises `ConfigError`."""
+        in bytes; `echo` is JSON. Raises `ConfigError`."""
 
 @final
 class Connection:

@@ -18,6 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.sources import InitSettingsSource
 
+from headrace import echo
+from headrace.config_echo import Echo
 from headrace.config_errors import explain, no_such_key
 from headrace.errors import ConfigError
 
@@ -44,9 +46,9 @@ class Listen(Section):
     """0 lets the system choose."""
     workers: Annotated[int, Field(ge=0, le=128)] = 0
     """Threads that each own their connections; 0 is one per core, at most 8: beyond that, measure first."""
-    congestion: Literal["bbr", "cubic", "newreno"] = "bbr"
+    congestion: Literal["steady", "bbr", "cubic", "newreno"] = "steady"
     """Congestion controller of HTTP/3. CUBIC and NewReno shrink to almost nothing under random loss, which is
-    what mobile networks have; BBR keeps token streams flowing."""
+    what mobile networks have; steady and BBR keep token streams flowing, and steady yields to queues."""
     steering: Literal["bpf", "forward"] = "bpf"
     """How a datagram finds its worker: by the kernel (BPF, falls back by itself), or always by forwarding."""
     alt_svc_max_age_s: Annotated[int, Field(ge=0)] = 86_400
@@ -288,6 +290,7 @@ class Config(BaseSettings):
     )
 
     listen: Listen = Listen()
+    echo: Echo = Echo()
     tls: Tls = Tls()
     upstreams: list[Upstream] = []
     local: Local = Local()
@@ -372,6 +375,7 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
             "key_pem": key_pem,
             "alt_svc_max_age_s": config.listen.alt_svc_max_age_s,
             "congestion": config.listen.congestion,
+            "echo": echo.engine(**config.echo.model_dump()),
             "steering": config.listen.steering,
             "limits": limits,
             "timeouts": config.timeouts.model_dump(include=engine_timeouts),

@@ -11,11 +11,15 @@
 //! * [`link`]: what an emulated network does to a packet
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
 //! * [`journal`]: the record of one answer
+//! * [`echo`]: what is sent twice, and when; [`congestion`]: how much may be on its way; [`delay`]: what both see
 //! * [`path`]: where a client is for certain
 //! * [`error`]: the one table of error kinds
 
 pub mod budget;
 pub mod cadence;
+pub mod congestion;
+pub mod delay;
+pub mod echo;
 pub mod error;
 pub mod events;
 pub mod fields;

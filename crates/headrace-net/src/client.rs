@@ -4,11 +4,12 @@
 //! and reached in the background (`client_connect.rs`); requests made meanwhile wait for it. All clients of a
 //! process share one runtime on one thread, started when the first of them connects.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use headrace_core::echo::Settings;
 use headrace_core::http3::control::stream_type;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::http3::{code, settings};
@@ -16,10 +17,11 @@ use headrace_core::{Error, Kind};
 use quinn::{ConnectionError, Endpoint, RecvStream, SendStream};
 use tokio::sync::{Mutex, watch};
 
-use crate::client_connect::{self, any_port, is_alert};
+use crate::client_connect::{self, is_alert};
 use crate::client_origins::{Origin, Origins};
 use crate::client_stream::{self, Options, RequestBody, ResponseStream};
 use crate::client_watch::{self, Flow, Streams};
+use crate::echo::Desk;
 use crate::http3_stream::stream_code;
 use crate::reply::Reply;
 
@@ -35,6 +37,8 @@ pub struct ClientConfig {
     /// What a stream may have unread before its server must wait.
     pub stream_window: u32,
     pub connection_window: u32,
+    /// `None`: nothing is sent again.
+    pub echo: Option<Settings>,
 }
 
 /// Where to: an alternative service's host and port may differ from the name that its certificate must have.
@@ -110,6 +114,7 @@ pub struct Inner {
     /// Where the system's routes let it leave, when it last looked.
     source: std::sync::Mutex<Option<IpAddr>>,
     pub endpoint: Endpoint,
+    pub desk: Option<Arc<Desk>>,
 }
 
 impl Drop for Inner {
@@ -307,6 +312,7 @@ impl Inner {
         origin: Arc<Origin>,
         quic: quinn::Connection,
         endpoint: Endpoint,
+        desk: Option<Arc<Desk>>,
     ) -> Result<Arc<Self>, Error> {
         let control = open_control(&quic, config).await?;
         let source = client_watch::source_towards(quic.remote_address());
@@ -322,6 +328,7 @@ impl Inner {
             path_changes: AtomicU64::new(0),
             source: std::sync::Mutex::new(source),
             endpoint,
+            desk,
         }))
     }
 
@@ -341,8 +348,8 @@ impl Inner {
     /// [`Kind::Connect`] when no socket can be had.
     pub fn migrate(self: &Arc<Self>) -> Result<(), Error> {
         let server = self.quic.remote_address();
-        UdpSocket::bind(any_port(server))
-            .and_then(|socket| self.endpoint.rebind(socket))
+        client_connect::socket(server, self.desk.as_ref())
+            .and_then(|socket| self.endpoint.rebind_abstract(socket))
             .map_err(|error| Error::new(Kind::Connect, format!("no new socket: {error}")))?;
         *self.source() = client_watch::source_towards(server);
         self.path_changes.fetch_add(1, Ordering::Relaxed);

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use headrace_core::http3::code;
 use headrace_core::{Error, Kind};
-use quinn::congestion::BbrConfig;
-use quinn::{ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
+use quinn::{AsyncUdpSocket, ConnectionError, Endpoint, EndpointConfig, Runtime, TransportConfig, VarInt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -21,9 +20,14 @@ use tokio::time::{sleep, timeout};
 use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::client_origins::Origin;
 use crate::client_socket::ClientRuntime;
+use crate::config::Congestion;
+use crate::congestion;
+use crate::echo::{self, Desk};
+use crate::echo_socket;
 use crate::http3_stream::stream_code;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+const CONGESTION: Congestion = Congestion::Bbr;
 
 /// What every attempt needs.
 struct Plan {
@@ -32,6 +36,7 @@ struct Plan {
     origin: Arc<Origin>,
     target: Target,
     progress: Arc<watch::Sender<Progress>>,
+    desk: Option<Arc<Desk>>,
 }
 
 /// `progress` is told of a connection on which early data can be sent.
@@ -45,10 +50,15 @@ pub async fn connect(
 ) -> Result<Arc<Inner>, Error> {
     let origin = config.origins.find(target)?;
     let mut quic = quinn::ClientConfig::new(origin.tls.clone());
-    quic.transport_config(Arc::new(transport(config)));
+    let mut transport = transport(config);
+    let desk = config.echo.map(|settings| Arc::new(Desk::new(settings, false, Arc::default())));
+    if let Some(desk) = &desk {
+        transport.congestion_controller_factory(desk.watch(congestion::factory(CONGESTION)));
+    }
+    quic.transport_config(Arc::new(transport));
     let (config, target, progress) = (config.clone(), target.clone(), progress.clone());
     let handshake_timeout = config.handshake_timeout;
-    let plan = Arc::new(Plan { config, quic, origin, target, progress });
+    let plan = Arc::new(Plan { config, quic, origin, target, progress, desk });
     timeout(handshake_timeout, reach(&plan)).await.unwrap_or_else(|_| {
         let waited = handshake_timeout.as_secs_f64();
         Err(Error::new(Kind::ConnectTimeout, format!("{plan}: no answer over UDP within {waited} s")))
@@ -87,12 +97,12 @@ async fn reach(plan: &Arc<Plan>) -> Result<Arc<Inner>, Error> {
 async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> {
     let name = plan.to_string();
     let failed = |error: &dyn fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
-    let endpoint = endpoint(address).map_err(|error| failed(&error))?;
+    let endpoint = endpoint(address, plan.desk.as_ref()).map_err(|error| failed(&error))?;
     let connecting = endpoint
         .connect_with(plan.quic.clone(), address, &plan.target.name)
         .map_err(|error| failed(&error))?;
     let begin =
-        |quic: quinn::Connection| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone());
+        |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());
     let (quic, accepted) = match connecting.into_0rtt() {
         Ok(early) => early,
         Err(connecting) => {
@@ -150,9 +160,18 @@ fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     }
 }
 
-fn endpoint(address: SocketAddr) -> std::io::Result<Endpoint> {
-    let socket = UdpSocket::bind(any_port(address))?;
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
+fn endpoint(address: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Endpoint> {
+    let socket = socket(address, desk)?;
+    Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
+}
+
+/// A socket towards `server`, with an echo when there is a desk. Must run on the client's runtime.
+///
+/// # Errors
+/// What the system says.
+pub fn socket(server: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Arc<dyn AsyncUdpSocket>> {
+    let socket = UdpSocket::bind(any_port(server))?;
+    Ok(echo_socket::wrap(ClientRuntime.wrap_udp_socket(socket)?, desk))
 }
 
 /// Where a socket towards `server` is bound: any address of ours, any port.
@@ -173,8 +192,11 @@ pub fn transport(config: &ClientConfig) -> TransportConfig {
         .receive_window(config.connection_window.into())
         .keep_alive_interval(Some(config.idle_timeout / 3))
         .max_idle_timeout(VarInt::from_u64(config.idle_timeout.as_millis() as u64).ok().map(Into::into))
-        .congestion_controller_factory(Arc::new(BbrConfig::default()))
+        .congestion_controller_factory(congestion::factory(CONGESTION))
         .datagram_receive_buffer_size(None);
+    if config.echo.is_some() {
+        transport.packet_threshold(echo::PACKET_THRESHOLD);
+    }
     transport
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use headrace_core::echo::{Mode, Settings};
 use serde::{Deserialize, Deserializer};
 
 /// Everything a server needs to start.
@@ -20,6 +21,7 @@ pub struct ServerConfig {
     pub key_pem: String,
     pub alt_svc_max_age_s: u64,
     pub congestion: Congestion,
+    pub echo: Echo,
     pub steering: Steering,
     pub limits: Limits,
     pub timeouts: Timeouts,
@@ -32,6 +34,45 @@ pub enum Congestion {
     Bbr,
     Cubic,
     NewReno,
+    Steady,
+}
+
+/// Sending small datagrams again (`headrace_core::echo`).
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Echo {
+    pub mode: EchoMode,
+    #[serde(deserialize_with = "seconds")]
+    pub near_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub far_s: Duration,
+    pub max_extra_bytes_per_s: u64,
+    #[serde(deserialize_with = "seconds")]
+    pub first_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub hold_s: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum EchoMode {
+    Auto,
+    Off,
+    On,
+}
+
+impl Echo {
+    /// `None`: none.
+    pub fn settings(&self) -> Option<Settings> {
+        let mode = match self.mode {
+            EchoMode::Auto => Mode::Auto,
+            EchoMode::On => Mode::On,
+            EchoMode::Off => return None,
+        };
+        let &Self { near_s: near, far_s: far, max_extra_bytes_per_s, first_s: first, hold_s: hold, .. } =
+            self;
+        Some(Settings { mode, near, far, max_extra_bytes_per_s, first, hold })
+    }
 }
 
 /// How a datagram reaches the worker that owns its connection.

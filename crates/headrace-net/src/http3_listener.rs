@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_core::http3::code;
-use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{
     Connecting, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
@@ -20,7 +19,10 @@ use ring::hmac;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Congestion, ServerConfig as Config};
+use crate::config::ServerConfig as Config;
+use crate::congestion;
+use crate::echo::{self, Desk};
+use crate::echo_socket;
 use crate::http3_connection;
 use crate::http3_stream::stream_code;
 use crate::listener::WorkerCids;
@@ -62,7 +64,13 @@ pub async fn serve(
     keys: Keys,
 ) {
     let first = tls.borrow_and_update().quic.clone();
-    let endpoint = match endpoint(&worker, socket, doors, first, &keys) {
+    let desk = worker
+        .config
+        .echo
+        .settings()
+        .map(|settings| Arc::new(Desk::new(settings, true, worker.shared.counters.echo.clone())));
+    let server = |tls| server_config(&worker, tls, &keys, desk.as_ref());
+    let endpoint = match endpoint(&worker, socket, doors, server(first), &keys, desk.as_ref()) {
         Ok(endpoint) => endpoint,
         // The socket is bound already; only a runtime that cannot watch it is left to fail.
         Err(_) => return,
@@ -76,7 +84,7 @@ pub async fn serve(
             },
             Ok(()) = tls.changed() => {
                 let next = tls.borrow_and_update().quic.clone();
-                endpoint.set_server_config(Some(server_config(&worker, next, &keys)));
+                endpoint.set_server_config(Some(server(next)));
             }
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
         }
@@ -143,23 +151,33 @@ fn endpoint(
     worker: &Worker,
     socket: UdpSocket,
     doors: Doors,
-    tls: Arc<QuicServerConfig>,
+    server: ServerConfig,
     keys: &Keys,
+    desk: Option<&Arc<Desk>>,
 ) -> std::io::Result<Endpoint> {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &keys.reset)));
     let (number, workers) = (worker.number, worker.config.workers);
     config.cid_generator(move || Box::new(WorkerCids { worker: number, workers }));
-    let socket = Arc::new(WorkerSocket::new(socket, number, doors)?);
-    let server = server_config(worker, tls, keys);
+    let socket = echo_socket::wrap(Arc::new(WorkerSocket::new(socket, number, doors)?), desk);
     Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
 }
 
-fn server_config(worker: &Worker, tls: Arc<QuicServerConfig>, keys: &Keys) -> ServerConfig {
+fn server_config(
+    worker: &Worker,
+    tls: Arc<QuicServerConfig>,
+    keys: &Keys,
+    desk: Option<&Arc<Desk>>,
+) -> ServerConfig {
     let limits = &worker.config.limits;
     let token_key = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&keys.token);
+    let mut transport = transport(&worker.config);
+    if let Some(desk) = desk {
+        let controllers = desk.watch(congestion::factory(worker.config.congestion));
+        transport.congestion_controller_factory(controllers);
+    }
     let mut server = ServerConfig::new(tls, Arc::new(token_key));
     server
-        .transport_config(Arc::new(transport(&worker.config)))
+        .transport_config(Arc::new(transport))
         .max_incoming(limits.max_handshakes)
         .incoming_buffer_size(limits.handshake_buffer_bytes)
         .incoming_buffer_size_total(limits.handshake_buffer_bytes * limits.max_handshakes as u64)
@@ -172,6 +190,7 @@ pub fn transport(config: &Config) -> TransportConfig {
     let (limits, idle) = (&config.limits, config.timeouts.idle_s);
     let mut transport = TransportConfig::default();
     transport
+        .congestion_controller_factory(congestion::factory(config.congestion))
         .max_concurrent_bidi_streams(limits.max_streams_per_connection.into())
         .max_concurrent_uni_streams(MAX_UNI_STREAMS.into())
         .stream_receive_window(limits.stream_receive_window_bytes.into())
@@ -183,10 +202,8 @@ pub fn transport(config: &Config) -> TransportConfig {
         .keep_alive_interval(Some(idle / 3))
         .max_idle_timeout(VarInt::from_u64(idle.as_millis() as u64).ok().map(Into::into))
         .datagram_receive_buffer_size(None);
-    match config.congestion {
-        Congestion::Bbr => transport.congestion_controller_factory(Arc::new(BbrConfig::default())),
-        Congestion::Cubic => transport.congestion_controller_factory(Arc::new(CubicConfig::default())),
-        Congestion::NewReno => transport.congestion_controller_factory(Arc::new(NewRenoConfig::default())),
-    };
+    if config.echo.settings().is_some() {
+        transport.packet_threshold(echo::PACKET_THRESHOLD);
+    }
     transport
 }

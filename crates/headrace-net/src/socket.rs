@@ -1,8 +1,8 @@
 //! The UDP socket of one worker.
 //!
 //! In: datagrams of the kernel, and those that other workers forward. Out: datagrams of connections that this
-//! worker owns; strays go to their owner over a bounded channel (full means lost, as on any network). The
-//! echo of small packets will live here, too.
+//! worker owns; strays go to their owner over a bounded channel (full means lost, as on any network).
+//! `echo_socket.rs` stands before it.
 
 use std::fmt;
 use std::future::Future;

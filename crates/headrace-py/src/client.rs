@@ -12,6 +12,7 @@ use headrace_core::{Error, Kind};
 use headrace_net::client::{self, ClientConnection, Target};
 use headrace_net::client_origins::Origins;
 use headrace_net::client_stream::{Options, RequestBody, ResponseStream};
+use headrace_net::config::Echo;
 use headrace_net::tls::{self, Identity, Trust};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -35,7 +36,7 @@ impl ClientConfig {
     /// key, PEM texts. Times in seconds, sizes in bytes.
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, max_head_bytes, stream_window, connection_window))]
+    #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, max_head_bytes, stream_window, connection_window, echo))]
     fn new(
         py: Python<'_>,
         trust: &str,
@@ -47,6 +48,7 @@ impl ClientConfig {
         max_head_bytes: usize,
         stream_window: u32,
         connection_window: u32,
+        echo: &str,
     ) -> PyResult<Self> {
         let build = || {
             let trust = match trust {
@@ -56,6 +58,8 @@ impl ClientConfig {
                 other => return Err(Error::new(Kind::Misuse, format!("{other:?} is nobody to trust"))),
             };
             let identity = identity.map(|(certificate_pem, key_pem)| Identity { certificate_pem, key_pem });
+            let echo: Echo = serde_json::from_str(echo)
+                .map_err(|error| Error::new(Kind::Config, format!("echo: {error}")))?;
             Ok(client::ClientConfig {
                 origins: Arc::new(Origins::new(tls::client(&trust, identity.as_ref(), &[b"h3"])?)),
                 handshake_timeout: seconds("handshake_timeout", handshake_timeout)?,
@@ -64,6 +68,7 @@ impl ClientConfig {
                 max_head_bytes,
                 stream_window,
                 connection_window,
+                echo: echo.settings(),
             })
         };
         Ok(Self { inner: build().map_err(|error| errors::to_py(py, &error))? })

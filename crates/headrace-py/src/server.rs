@@ -113,6 +113,9 @@ impl Server {
             ("unknown_tickets_total", self.inner.unknown_tickets()),
             ("refused_total", counters.refused_total.load(Ordering::Relaxed)),
             ("breaches_total", counters.breaches_total.load(Ordering::Relaxed)),
+            ("echo_copies_total", counters.echo.copies_total.load(Ordering::Relaxed)),
+            ("echo_copied_bytes_total", counters.echo.copied_bytes_total.load(Ordering::Relaxed)),
+            ("echo_repaired_total", counters.echo.repaired_total.load(Ordering::Relaxed)),
             ("buffered_bytes", self.inner.shared.memory.used() as u64),
             ("pooled_upstreams", self.inner.pooled() as u64),
         ]

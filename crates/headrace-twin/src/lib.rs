@@ -39,6 +39,7 @@ mod answer;
 pub mod answers;
 mod chance;
 pub mod link;
+pub mod lossy;
 pub mod measures;
 pub mod packets;
 pub mod setup;

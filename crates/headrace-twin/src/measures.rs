@@ -6,6 +6,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use headrace_net::echo::PACKET_THRESHOLD;
+
 use crate::{CLIENT_ADDRESS, Role, Setup, Shape, Tls, Twin};
 
 /// Between two tokens of a stream.
@@ -125,10 +127,10 @@ pub fn each_lost(
     Ok(all)
 }
 
-/// The latest that a lost packet's tokens may come, of packets `apart`: three packets later (RFC 9002 §6.1.1),
-/// or 9/8 of a round trip later and at least one packet (§6.1.2), whichever is first.
+/// The latest that a lost packet's tokens may come without an echo, of packets `apart`: so many packets later
+/// (RFC 9002 §6.1.1), or 9/8 of a round trip later and at least one packet (§6.1.2), whichever is first.
 pub fn loss_limit(round_trip: Duration, apart: Duration) -> Duration {
-    (round_trip + apart * 3).min((round_trip * 9 / 8).max(round_trip + apart))
+    (round_trip + apart * PACKET_THRESHOLD).min((round_trip * 9 / 8).max(round_trip + apart))
 }
 
 /// Another address of the client.

@@ -9,13 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use headrace_core::echo::Settings as Echo;
 use headrace_core::link::Plan;
 use headrace_net::client::ClientConfig as ProductClient;
 use headrace_net::client_origins::Origins;
-use headrace_net::config::ServerConfig as ProductServer;
+use headrace_net::config::{Congestion, ServerConfig as ProductServer};
+use headrace_net::congestion::{Factory, factory};
+use headrace_net::echo::Desk;
 use headrace_net::tickets::Tickets;
 use headrace_net::tls::{self, Trust};
-use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
     ClientConfig, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, ServerConfig,
@@ -51,6 +53,12 @@ struct ClientDefaults {
     idle_timeout_s: f64,
     stream_window: u32,
     connection_window: u32,
+}
+
+/// The echo of the product's defaults.
+pub(crate) fn product_echo() -> Result<Option<Echo>, String> {
+    let defaults: Defaults = serde_json::from_str(DEFAULTS).map_err(|error| error.to_string())?;
+    Ok(defaults.server.echo.settings())
 }
 
 /// TLS of both sides. Clones share the client's tickets and the server's memory of them: give the same to two
@@ -91,6 +99,10 @@ pub struct Setup {
     pub tls: Tls,
     pub server_transport: TransportConfig,
     pub client_transport: TransportConfig,
+    /// Both sides send datagrams again, as the product does.
+    pub echo: Option<Echo>,
+    /// Of the server, which is the side that sends answers.
+    controller: Factory,
     /// Whether clients must show first that their address is their own (Retry).
     pub asks_retry: bool,
     /// With how many bytes the client asks when a live stream falls silent (`headrace_core::cadence`); `None`: it
@@ -117,6 +129,7 @@ impl Setup {
             max_head_bytes: 0,
             stream_window: defaults.client.stream_window,
             connection_window: defaults.client.connection_window,
+            echo: None,
         };
         Ok(Self {
             seed,
@@ -125,6 +138,8 @@ impl Setup {
             tls: tls.clone(),
             server_transport: headrace_net::server_transport(&defaults.server),
             client_transport: headrace_net::client_transport(&client),
+            echo: None,
+            controller: factory(defaults.server.congestion),
             asks_retry: false,
             question_bytes: Some(2),
             move_bytes: 4 * 1153,
@@ -132,14 +147,23 @@ impl Setup {
         })
     }
 
-    /// Another congestion controller for the server, which is the side that sends answers.
-    pub fn set_controller(&mut self, factory: Arc<dyn ControllerFactory + Send + Sync>) -> &mut Self {
-        self.server_transport.congestion_controller_factory(factory);
+    /// Another congestion controller for the server.
+    pub fn set_controller(&mut self, factory: Factory) -> &mut Self {
+        self.controller = factory;
         self
     }
 
     /// Both endpoints, and what the client connects with.
-    pub(crate) fn build(self) -> (Side, Side, ClientConfig) {
+    pub(crate) fn build(mut self) -> (Side, Side, ClientConfig) {
+        let desk = |is_server| self.echo.map(|echo| Arc::new(Desk::new(echo, is_server, Arc::default())));
+        let (client_desk, server_desk) = (desk(false), desk(true));
+        let watched = |desk: &Option<Arc<Desk>>, controller| match desk {
+            Some(desk) => desk.watch(controller),
+            None => controller,
+        };
+        let client_controller = watched(&client_desk, factory(Congestion::Bbr));
+        self.client_transport.congestion_controller_factory(client_controller);
+        self.server_transport.congestion_controller_factory(watched(&server_desk, self.controller));
         let mut chance = Chance::new(self.seed);
         let mut connect = ClientConfig::new(self.tls.client.clone());
         let ids = Mutex::new(Cids(Chance::new(chance.next_u64())));
@@ -148,8 +172,8 @@ impl Setup {
         let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(b"twin");
         let mut accept = ServerConfig::new(self.tls.server.clone(), Arc::new(token_key));
         accept.transport_config(Arc::new(self.server_transport)).migration(true);
-        let client = Side::new(endpoint(&mut chance, None));
-        let mut server = Side::new(endpoint(&mut chance, Some(accept)));
+        let client = Side::new(endpoint(&mut chance, None), client_desk);
+        let mut server = Side::new(endpoint(&mut chance, Some(accept)), server_desk);
         server.asks_retry = self.asks_retry;
         (client, server, connect)
     }

@@ -5,9 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use headrace_core::echo::Copies;
+use headrace_net::echo::{Desk, Leaving};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, FrameStats, Incoming,
 };
@@ -40,6 +43,8 @@ pub struct Datagram {
     pub bytes: Bytes,
     /// What is in it. Of a batch (GSO), the first datagram has what is in all.
     pub frames: Frames,
+    /// Of the product's echo.
+    pub copies: Copies,
 }
 
 /// How many frames of each kind that somebody asked for so far.
@@ -77,12 +82,14 @@ pub struct Side {
     connections: BTreeMap<usize, Connection>,
     /// Whether an address must first be shown to be the client's own (Retry).
     pub asks_retry: bool,
+    desk: Option<Arc<Desk>>,
     buffer: Vec<u8>,
 }
 
 impl Side {
-    pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, connections: BTreeMap::new(), asks_retry: false, buffer: Vec::with_capacity(2048) }
+    pub fn new(endpoint: Endpoint, desk: Option<Arc<Desk>>) -> Self {
+        let (connections, buffer) = (BTreeMap::new(), Vec::with_capacity(2048));
+        Self { endpoint, connections, asks_retry: false, desk, buffer }
     }
 
     /// # Errors
@@ -121,6 +128,9 @@ impl Side {
         bytes: &[u8],
         out: &mut Vec<Datagram>,
     ) {
+        if let Some(desk) = &self.desk {
+            desk.handle_received(from, bytes);
+        }
         self.buffer.clear();
         let event = self.endpoint.handle(now, from, None, ecn, BytesMut::from(bytes), &mut self.buffer);
         match event {
@@ -151,6 +161,13 @@ impl Side {
                 self.buffer.clear();
                 let Some(transmit) = connection.poll_transmit(now, SEGMENTS, &mut self.buffer) else { break };
                 let mut frames = Frames::between(&before, &connection.stats().frame_tx);
+                let contents = &self.buffer[..transmit.size];
+                let desk = self.desk.as_ref();
+                let copies = match desk.map(|desk| desk.take(transmit.destination, contents)) {
+                    Some(Leaving::Withheld) => continue,
+                    Some(Leaving::Copied(_, copies)) => copies,
+                    Some(Leaving::Once) | None => Copies::default(),
+                };
                 let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
                 for bytes in self.buffer[..transmit.size].chunks(segment) {
                     out.push(Datagram {
@@ -159,6 +176,7 @@ impl Side {
                         ecn: transmit.ecn,
                         bytes: Bytes::copy_from_slice(bytes),
                         frames: std::mem::take(&mut frames),
+                        copies,
                     });
                 }
             }
@@ -197,6 +215,7 @@ impl Side {
             ecn: transmit.ecn,
             bytes: Bytes::copy_from_slice(&self.buffer[..transmit.size]),
             frames: Frames::default(),
+            copies: Copies::default(),
         });
     }
 }

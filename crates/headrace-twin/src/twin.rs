@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use headrace_core::echo::queue::Queue;
 use quinn_proto::{ClientConfig, Connection, ConnectionStats};
 
 use crate::answer::{Answer, Shape};
@@ -65,6 +66,8 @@ pub struct Twin {
     to_server: Link,
     to_client: Link,
     repeaters: BTreeMap<Role, Repeater>,
+    /// Copies that the product's echo sends.
+    echoes: [Queue<Datagram>; 2],
     /// The client's addresses outside; it sends from the last, and hears at all of them.
     addresses: Vec<SocketAddr>,
     began: Instant,
@@ -89,6 +92,7 @@ impl Twin {
             to_server,
             to_client,
             repeaters: BTreeMap::new(),
+            echoes: Default::default(),
             addresses: vec![CLIENT_ADDRESS],
             began: Instant::now(),
             now: Duration::ZERO,
@@ -223,7 +227,9 @@ impl Twin {
         let timers = [self.client.poll_timeout(), self.server.poll_timeout()];
         let timer = timers.into_iter().flatten().min().map(|at| at.saturating_duration_since(self.began));
         let silence = self.answers.detector_due().map(|(at, _)| at);
-        [event, timer, silence].into_iter().flatten().min()
+        let copy = self.echoes.iter().filter_map(Queue::next_due).min();
+        let copy = copy.map(|at| at.saturating_duration_since(self.began));
+        [event, timer, silence, copy].into_iter().flatten().min()
     }
 
     fn fire(&mut self) {
@@ -255,6 +261,9 @@ impl Twin {
                     }
                 }
             }
+        }
+        for from in [Role::Client, Role::Server] {
+            self.send_copies(from);
         }
         while let Some((_, handle)) = self.answers.detector_due().filter(|(at, _)| *at <= self.now) {
             self.answers.note_question(handle);
@@ -318,7 +327,21 @@ impl Twin {
                     self.push(self.now + after, What::Again { from, datagram });
                 }
             }
+            if !datagram.copies.is_none() {
+                let (after, bytes) = (datagram.copies.after(), datagram.bytes.clone());
+                self.echoes[from as usize].push(self.began + self.now, datagram.clone(), &bytes, after);
+            }
             self.send(from, datagram, false);
+            self.send_copies(from);
+        }
+    }
+
+    /// Sends the echo's copies that are due.
+    fn send_copies(&mut self, from: Role) {
+        let (instant, mut due) = (self.began + self.now, Vec::new());
+        while self.echoes[from as usize].poll_copy(instant, |copy| due.push(copy.how.clone())) {}
+        for datagram in due {
+            self.send(from, datagram, true);
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use quinn_proto::Dir;
 
+use crate::lossy::product_echo;
 use crate::measures::elsewhere;
 use crate::{Chance, Loss, Plan, Role, Setup, Shape, Tls, Twin, ideal};
 
@@ -38,6 +39,7 @@ pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
     let mut setup = Setup::new(seed, round_trip, tls)?;
     setup.to_server = plan(&mut chance, round_trip);
     setup.to_client = plan(&mut chance, round_trip);
+    setup.echo = product_echo().ok().filter(|_| chance.below(2) == 0);
     setup.asks_retry = chance.below(8) == 0;
     let mut twin = Twin::new(setup);
     let connection = twin.connect()?;

@@ -63,7 +63,7 @@ fn tokens_that_share_a_packet_are_late_together_and_no_others() {
     for trip in round_trips() {
         for lost in each_lost(trip, 16, false, 30).unwrap() {
             assert!(lost.stall <= loss_limit(trip, EVERY) * 101 / 100, "{lost:?}");
-            assert!((1..=8).contains(&lost.streams), "{lost:?}");
+            assert!((1..=9).contains(&lost.streams), "{lost:?}");
         }
     }
 }
@@ -103,15 +103,14 @@ fn a_known_move_delays_no_token_over_a_usual_round_trip() {
     }
 }
 
-/// What was lost with the old path is repaired when the new one has told of it.
+/// What was lost with the old path is repaired when the new one has told of it; it is found by time, and a
+/// congestion controller that stays has a queue of what it may send.
 #[test]
 fn today_what_was_lost_with_the_old_path_comes_after_two_round_trips() {
     for trip in round_trips() {
-        for how in [Change::KnownGone, Change::SilentAddress] {
-            assert_is(gap(trip, how).repaired, trip * 2, &format!("{how:?}"));
+        for how in [Change::KnownGone, Change::SilentPort, Change::SilentAddress] {
+            assert!(gap(trip, how).repaired <= trip * 215 / 100, "{how:?}");
         }
-        // The congestion controller stays, and with it a queue of what it may send.
-        assert!(gap(trip, Change::SilentPort).repaired <= trip * 215 / 100);
     }
 }
 

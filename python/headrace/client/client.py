@@ -21,6 +21,7 @@ from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
 from headrace.client.waiting import wait, wait_async
+from headrace.echo import Mode
 
 Headers = list[tuple[str, str]]
 DEFAULT_TIMEOUTS = Timeouts(connect=5.0, read=None, write=60.0, pool=60.0)
@@ -30,7 +31,9 @@ class _Core:
     """`trust`: whom to believe. `timeouts`: of every request that does not say otherwise.
     `max_connections_per_origin`: a further one is opened when no stream is free. `keep_idle`: seconds after
     which a connection without streams is closed. `idempotency_keys`: a completion without an
-    `Idempotency-Key` gets one, and so may leave in early data. Raises `ConfigError`."""
+    `Idempotency-Key` gets one, and so may leave in early data. `echo`: whether small datagrams are sent a
+    second time: while a path is new or loses packets (`auto`), always (`on`), never (`off`). Raises
+    `ConfigError`."""
 
     def __init__(
         self,
@@ -40,10 +43,11 @@ class _Core:
         max_connections_per_origin: int = 1,
         keep_idle: float = KEEP_IDLE_S,
         idempotency_keys: bool = False,
+        echo: Mode = "auto",
     ) -> None:
         self._adds_keys = idempotency_keys
         self._timeouts = timeouts
-        self._pool = Pool(opener(trust or Trust(), keep_idle), "only", max_connections_per_origin)
+        self._pool = Pool(opener(trust or Trust(), keep_idle, echo), "only", max_connections_per_origin)
 
     def _outgoing(
         self, method: str, url: str, headers: Headers | None, body: bytes | None, replay_safe: bool

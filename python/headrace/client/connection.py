@@ -7,11 +7,12 @@ read it from the socket. Python is woken for batches: `chunks()` yields everythi
 from __future__ import annotations
 
 import atexit
+import json
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from headrace import _engine
+from headrace import _engine, echo
 from headrace.client.origin import Origin
 from headrace.client.trust import Trust
 from headrace.client.waiting import Alarm
@@ -40,10 +41,13 @@ def config(
     trust: Trust,
     handshake_timeout: float = HANDSHAKE_TIMEOUT_S,
     keep_idle: float = KEEP_IDLE_S,
+    echo_mode: echo.Mode = "auto",
 ) -> _engine.ClientConfig:
     """The engine's configuration. Raises `ConfigError`."""
     if keep_idle <= 0:
         raise ConfigError(detail=f"keep_idle: expected more than 0 seconds, got {keep_idle!r}")
+    if echo_mode not in get_args(echo.Mode):
+        raise ConfigError(detail=f"echo: expected one of {', '.join(get_args(echo.Mode))}; got {echo_mode!r}")
     kind, pem = trust.read()
     return _engine.ClientConfig(
         trust=kind,
@@ -55,15 +59,18 @@ def config(
         max_head_bytes=MAX_HEAD_BYTES,
         stream_window=STREAM_WINDOW,
         connection_window=CONNECTION_WINDOW,
+        echo=json.dumps(echo.engine(echo_mode)),
     )
 
 
-def opener(trust: Trust, keep_idle: float) -> Callable[[str, int, str], _engine.Connection]:
+def opener(
+    trust: Trust, keep_idle: float, echo_mode: echo.Mode = "auto"
+) -> Callable[[str, int, str], _engine.Connection]:
     """What a pool makes connections by: of a host, a port, and the name that the certificate must have.
 
     Raises `ConfigError`.
     """
-    made = config(trust, BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle)
+    made = config(trust, BACKGROUND_HANDSHAKE_TIMEOUT_S, keep_idle, echo_mode)
     return lambda host, port, name: _engine.Connection.open(made, host, port, name)
 
 

@@ -25,6 +25,7 @@ from headrace.client.script import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
 from headrace.client.waiting import Alarm, wait, wait_async
+from headrace.echo import Mode
 from headrace.loop import bridge
 
 # Fields of HTTP/1.1's connections, which HTTP/3 must not have (RFC 9114 §4.2); `host` becomes `:authority`.
@@ -114,6 +115,7 @@ class Core:
         abandon_after: float | None = None,
         idempotency_keys: bool = False,
         alt_svc_cache: Path | str | None = None,
+        echo: Mode = "auto",
         tcp: Any = None,
         proxy: None = None,
     ) -> None:
@@ -126,8 +128,10 @@ class Core:
         `max_connections_per_origin`: a further one is opened when no stream is free on those there are.
         `keep_idle`: seconds after which a connection without streams is closed. `abandon_after`: an answer
         that nobody has read from for so many seconds is stopped. `idempotency_keys`: a completion without an
-        `Idempotency-Key` gets one, and so may leave in early data (0-RTT). `tcp`: the family's transport for
-        what does not go over HTTP/3; by default its `HTTPTransport` or `AsyncHTTPTransport`.
+        `Idempotency-Key` gets one, and so may leave in early data (0-RTT). `echo`: whether small
+        datagrams are sent a second time: while a path is new or loses packets (`auto`), always (`on`), never
+        (`off`). `tcp`: the family's transport for what does not go over HTTP/3; by default its
+        `HTTPTransport` or `AsyncHTTPTransport`.
 
         Raises `ConfigError` for what cannot be honoured.
         """
@@ -146,7 +150,7 @@ class Core:
         self._abandon_after = abandon_after
         self._adds_keys = idempotency_keys
         self._pool = Pool(
-            engine.opener(of_httpx(verify, cert), keep_idle),
+            engine.opener(of_httpx(verify, cert), keep_idle, echo),
             http3,
             max_connections_per_origin,
             race_delay,

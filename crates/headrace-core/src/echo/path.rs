@@ -1,0 +1,274 @@
+//! Whether copies help on one path.
+//!
+//! In: what the path's packets do. Out: the copies of each datagram.
+//!
+//! | state | copies | it ends |
+//! |---|---|---|
+//! | fresh | near and far | after the beginning of `first`, and so many packets: watching |
+//! | on | near; far too, when losses are many, come in bursts, or cannot be counted: packets are far apart | `hold` after the last loss: watching |
+//! | watching | far alone: the next packet overtakes it, so that a loss shows, and is repaired all the same | after a while, and so many packets: off |
+//! | off | none | – |
+//!
+//! A loss leads from each of them to on. A loss shows in two ways: the transport declares it, or a packet is
+//! acknowledged after one that was sent later: its copy came through, and it did not.
+//!
+//! No copies, whatever the state: while a queue stands on the path (the loss is congestion's, and copies would
+//! add to it), for a flow that the window limits, and beyond the bound of extra bytes.
+
+use std::time::{Duration, Instant};
+
+use super::memory::Known;
+use super::{Copies, Mode, Settings};
+use crate::delay::Delay;
+
+/// So many packets say something about a path.
+const ENOUGH_PACKETS: u32 = 64;
+const WATCHING: Duration = Duration::from_millis(3_500);
+/// Of two packets' time, the later copy of a sparse flow comes behind the next packet, but no later than this.
+const LATEST_COPY: Duration = Duration::from_millis(45);
+/// Without a loss that the transport declared, copies stop for a moment, to see: packets that overtake each other
+/// look like repaired losses.
+const TRIAL_AFTER: Duration = Duration::from_secs(60);
+const LONGEST_TRIAL: Duration = Duration::from_secs(960);
+/// From here on losses are many.
+const MANY: f32 = 0.02;
+/// Share of losses that have a neighbour.
+const BURSTS: f32 = 0.3;
+/// A flow that was limited by its window at so many acknowledgements in a row is a bulk transfer.
+const BULK: u8 = 8;
+/// A queue of this length shows beside the jitter of a network.
+const QUEUE: Duration = Duration::from_millis(15);
+/// What a client may wait with an acknowledgement (RFC 9000 §18.2), where packets are far apart.
+const ACK_DELAY: Duration = Duration::from_millis(25);
+const SPARSE: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Fresh,
+    On,
+    Watching,
+    Off,
+}
+
+/// One path of one connection.
+#[derive(Clone, Debug)]
+pub struct Path {
+    settings: Settings,
+    state: State,
+    since: Instant,
+    /// Sent in this state.
+    packets: u32,
+    began: Instant,
+    known: Option<Known>,
+    is_validated: bool,
+    allowance: Allowance,
+    delay: Delay,
+    last_sent: Option<Instant>,
+    spacing: Duration,
+    /// When the newest packet was sent that is acknowledged; `.1`: by the acknowledgement that is being read.
+    acked: (Option<Instant>, Option<Instant>),
+    bulk: u8,
+    last_loss: Option<Instant>,
+    last_declared: Instant,
+    trial_after: Duration,
+    /// When the last packet was sent that was lost.
+    last_lost_sent: Option<Instant>,
+    share: f32,
+    neighbours: f32,
+    /// Losses that a copy repaired.
+    pub repaired: u64,
+}
+
+/// Extra bytes: a token bucket of a quarter of a second.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    bytes: u64,
+    at: Instant,
+}
+
+impl Path {
+    /// `is_validated`: the peer's address is known to be its own, as a server's always is to its client.
+    pub fn new(settings: Settings, now: Instant, is_validated: bool) -> Self {
+        Self {
+            settings,
+            state: if settings.mode == Mode::On { State::On } else { State::Fresh },
+            since: now,
+            packets: 0,
+            began: now,
+            known: None,
+            is_validated,
+            allowance: Allowance { bytes: settings.max_extra_bytes_per_s / 4, at: now },
+            delay: Delay::default(),
+            last_sent: None,
+            spacing: Duration::ZERO,
+            acked: (None, None),
+            bulk: 0,
+            last_loss: None,
+            last_declared: now,
+            trial_after: TRIAL_AFTER,
+            last_lost_sent: None,
+            share: 0.0,
+            neighbours: 0.0,
+            repaired: 0,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn is_queueing(&self) -> bool {
+        let slack = if self.spacing > SPARSE { ACK_DELAY } else { Duration::ZERO };
+        self.delay.queue() > self.delay.base().unwrap_or_default().div_f32(4.0).max(QUEUE) + slack
+    }
+
+    /// What a connection before saw of this network.
+    pub fn handle_known(&mut self, known: Known) {
+        self.known = Some(known);
+        if known.loses {
+            self.last_loss.get_or_insert(self.since);
+            if self.state == State::Fresh {
+                self.state = State::On;
+            }
+        }
+    }
+
+    /// What to remember of this network; `None`: too little was seen.
+    pub fn known(&self) -> Option<Known> {
+        let loses = self.last_loss.is_some();
+        (loses || self.state == State::Off)
+            .then(|| Known { loses: loses && self.state != State::Off, in_bursts: self.wants_far() })
+    }
+
+    /// A datagram (or a batch of them) leaves.
+    pub fn handle_sent(&mut self, now: Instant, bytes: u64) -> Copies {
+        self.step(now);
+        self.packets = self.packets.saturating_add(1);
+        if let Some(last) = self.last_sent.replace(now) {
+            let apart = now.saturating_duration_since(last).min(Duration::from_secs(1));
+            self.spacing = (self.spacing * 7 + apart) / 8;
+        }
+        let is_unvalidated = !self.is_validated;
+        let mut copies = Copies { is_unvalidated, ..self.wanted() };
+        if self.bulk >= BULK || self.is_queueing() {
+            return Copies { is_unvalidated, ..Copies::default() };
+        }
+        copies.near = copies.near.filter(|_| self.spend(now, bytes));
+        copies.far = copies.far.filter(|_| self.spend(now, bytes));
+        copies
+    }
+
+    fn wanted(&self) -> Copies {
+        let Settings { near, far, .. } = self.settings;
+        let (near, far) = (Some(self.near(near)), Some(far));
+        match self.state {
+            State::Off => Copies::default(),
+            State::Watching => {
+                let behind = (self.spacing + Duration::from_millis(2)).min(LATEST_COPY);
+                Copies { far: far.map(|far| far.max(behind)), ..Copies::default() }
+            }
+            State::Fresh | State::On => {
+                Copies { near, far: far.filter(|_| self.wants_far()), ..Copies::default() }
+            }
+        }
+    }
+
+    /// On a short path nearer: loss detection waits for an eighth of a round trip (RFC 9002 §6.1.2).
+    fn near(&self, near: Duration) -> Duration {
+        let eighth = self.delay.base().map_or(near, |base| base / 10);
+        near.min(eighth.max(Duration::from_millis(2)))
+    }
+
+    fn wants_far(&self) -> bool {
+        let is_known = self.known.is_some_and(|known| known.in_bursts);
+        // Packets that are far apart hide their losses from us, and copies of them cost little.
+        let is_blind = self.state == State::Fresh || self.spacing > SPARSE;
+        is_known || is_blind || self.share > MANY || self.neighbours > BURSTS
+    }
+
+    /// Whether so many extra bytes are allowed, which are then spent.
+    fn spend(&mut self, now: Instant, bytes: u64) -> bool {
+        let (rate, since) =
+            (self.settings.max_extra_bytes_per_s, now.saturating_duration_since(self.allowance.at));
+        let earned = (rate as f64 * since.as_secs_f64()) as u64;
+        if earned > 0 {
+            self.allowance = Allowance { bytes: (self.allowance.bytes + earned).min(rate / 4), at: now };
+        }
+        let is_allowed = self.allowance.bytes >= bytes;
+        self.allowance.bytes -= if is_allowed { bytes } else { 0 };
+        is_allowed
+    }
+
+    /// A packet is acknowledged.
+    pub fn handle_acked(&mut self, now: Instant, sent: Instant) {
+        self.is_validated = true;
+        let (before, newest) = &mut self.acked;
+        *newest = (*newest).max(Some(sent));
+        let is_late = before.is_some_and(|before| sent < before);
+        // Packets of a handshake have numbers of three kinds, which are acknowledged apart.
+        let is_early = sent < self.began + self.delay.base().unwrap_or_default() * 2;
+        if is_late && !is_early && self.state != State::Off {
+            self.repaired += 1;
+            self.note_loss(now, sent, 1);
+        } else {
+            self.share -= self.share / 128.0;
+        }
+    }
+
+    /// All packets of an acknowledgement were told.
+    pub fn handle_acks_end(&mut self, now: Instant, is_app_limited: bool) {
+        let (before, newest) = self.acked;
+        if let Some(newest) = newest.filter(|newest| Some(*newest) > before) {
+            self.delay.handle_round_trip(now, now.saturating_duration_since(newest));
+            self.acked = (Some(newest), None);
+        }
+        self.bulk = if is_app_limited { 0 } else { self.bulk.saturating_add(1) };
+    }
+
+    /// The transport declares packets lost, the newest of which was `sent` then.
+    pub fn handle_lost(&mut self, now: Instant, sent: Instant, packets: u32) {
+        if packets > 0 && !self.is_queueing() {
+            self.last_declared = now;
+            self.note_loss(now, sent, packets);
+        }
+    }
+
+    fn note_loss(&mut self, now: Instant, sent: Instant, packets: u32) {
+        let near = (self.spacing * 2).max(Duration::from_millis(3));
+        let is_neighbour = packets > 1
+            || self.last_lost_sent.is_some_and(|last| sent.max(last).duration_since(sent.min(last)) <= near);
+        self.neighbours += (f32::from(u8::from(is_neighbour)) - self.neighbours) / 4.0;
+        self.share += (1.0 - self.share) * (packets.min(16) as f32) / 128.0;
+        self.last_lost_sent = Some(sent);
+        self.last_loss = Some(now);
+        if self.state != State::On {
+            self.enter(State::On, now);
+        }
+    }
+
+    fn step(&mut self, now: Instant) {
+        let (settings, age) = (&self.settings, now.saturating_duration_since(self.since));
+        if settings.mode == Mode::On || self.packets < ENOUGH_PACKETS {
+            return;
+        }
+        let quiet = now.saturating_duration_since(self.last_loss.unwrap_or(self.since));
+        match self.state {
+            State::Fresh if age + WATCHING >= settings.first => self.enter(State::Watching, now),
+            State::On if now.saturating_duration_since(self.last_declared) >= self.trial_after => {
+                self.trial_after = (self.trial_after * 2).min(LONGEST_TRIAL);
+                self.last_declared = now;
+                self.enter(State::Off, now);
+            }
+            State::On if quiet >= settings.hold => self.enter(State::Watching, now),
+            State::Watching if age >= WATCHING => self.enter(State::Off, now),
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, state: State, now: Instant) {
+        (self.state, self.since, self.packets) = (state, now, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

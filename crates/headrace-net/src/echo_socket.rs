@@ -1,0 +1,154 @@
+//! A socket that sends some datagrams again.
+//!
+//! In: a socket, and the desk on which controllers mark datagrams (`echo.rs`). Out: the same socket, with an echo. One
+//! timer for all copies; it sleeps while there are none.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use headrace_core::echo::queue::{Queue, Waiting};
+use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio::sync::Notify;
+
+use crate::echo::{Desk, Leaving};
+
+/// Where a copy goes, and how: as its original.
+struct How {
+    destination: SocketAddr,
+    ecn: Option<EcnCodepoint>,
+    segment_size: Option<usize>,
+    src_ip: Option<IpAddr>,
+}
+
+struct EchoSocket {
+    inner: Arc<dyn AsyncUdpSocket>,
+    desk: Arc<Desk>,
+    queue: Mutex<Queue<How>>,
+    /// Something is due earlier than the timer knows, or the socket is gone.
+    wake: Arc<Notify>,
+}
+
+/// Gives a socket an echo. Must run on a runtime.
+pub fn wrap(inner: Arc<dyn AsyncUdpSocket>, desk: Option<&Arc<Desk>>) -> Arc<dyn AsyncUdpSocket> {
+    let Some(desk) = desk else { return inner };
+    let wake = Arc::<Notify>::default();
+    let socket =
+        Arc::new(EchoSocket { inner, desk: desk.clone(), queue: Mutex::default(), wake: wake.clone() });
+    tokio::spawn(send_copies(Arc::downgrade(&socket), wake));
+    socket
+}
+
+async fn send_copies(socket: Weak<EchoSocket>, wake: Arc<Notify>) {
+    let timer = tokio::time::sleep(std::time::Duration::ZERO);
+    tokio::pin!(timer);
+    loop {
+        let Some(due) = socket.upgrade().map(|socket| socket.send_due()) else { return };
+        match due {
+            None => wake.notified().await,
+            Some(at) => {
+                timer.as_mut().reset(at.into());
+                tokio::select! {
+                    () = &mut timer => {}
+                    () = wake.notified() => {}
+                }
+            }
+        }
+    }
+}
+
+impl EchoSocket {
+    /// Sends copies that are due; when the next one is.
+    fn send_due(&self) -> Option<Instant> {
+        let (now, mut queue) = (Instant::now(), self.queue());
+        while queue.poll_copy(now, |copy| self.send_copy(copy)) {}
+        queue.next_due()
+    }
+
+    fn send_copy(&self, copy: &Waiting<How>) {
+        let How { destination, ecn, segment_size, src_ip } = copy.how;
+        let contents = copy.bytes.as_slice();
+        // One that does not fit into the socket now would only be late.
+        if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
+            self.desk.count_copy(contents.len());
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<How>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for EchoSocket {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
+}
+
+impl AsyncUdpSocket for EchoSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let (now, copies) = match self.desk.take(transmit.destination, transmit.contents) {
+            Leaving::Once => return self.inner.try_send(transmit),
+            Leaving::Withheld => return Ok(()),
+            Leaving::Copied(now, copies) => (now, copies),
+        };
+        self.inner.try_send(transmit)?;
+        let &Transmit { destination, ecn, segment_size, src_ip, contents } = transmit;
+        let how = How { destination, ecn, segment_size, src_ip };
+        let mut queue = self.queue();
+        let before = queue.next_due();
+        queue.push(now, how, contents, copies.after());
+        // Some leave right behind.
+        while queue.poll_copy(now, |copy| self.send_copy(copy)) {}
+        if queue.next_due() != before {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let received = ready!(self.inner.poll_recv(cx, bufs, meta));
+        if let Ok(count) = received {
+            for (buf, meta) in bufs.iter().zip(meta.iter()).take(count) {
+                self.desk.handle_received(meta.addr, &buf[..meta.len]);
+            }
+        }
+        Poll::Ready(received)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
+impl fmt::Debug for EchoSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EchoSocket with {} copies waiting, on {:?}", self.queue().len(), self.inner)
+    }
+}
