@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from headrace.client import Connection, Trust, connect
 from headrace.exchange import Handler
 from headrace.gateway import Gateway
 from headrace.lab.source import Script, Source
+
+# A shell that runs us in the background ignores SIGINT, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

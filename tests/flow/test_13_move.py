@@ -77,6 +77,7 @@ class Nat(asyncio.DatagramProtocol):
         self.inside: asyncio.DatagramTransport
         self.outside: asyncio.DatagramTransport | None = None
         self.mappings: list[asyncio.DatagramTransport] = []
+        self.waiting: list[bytes] = []
         self.dropped = 0
         self.shut: set[Any] = set()
 
@@ -87,12 +88,15 @@ class Nat(asyncio.DatagramProtocol):
         if address in self.shut:
             return
         self.client = address
-        if self.outside is None:
-            self.mapping = asyncio.ensure_future(self.map(data))
-        else:
+        if self.outside is not None:
             self.outside.sendto(data, self.server)
+            return
+        # A datagram and its copies come at once, and get one mapping.
+        self.waiting.append(data)
+        if len(self.waiting) == 1:
+            self.mapping = asyncio.ensure_future(self.map())
 
-    async def map(self, first: bytes) -> None:
+    async def map(self) -> None:
         nat = self
 
         class Outside(asyncio.DatagramProtocol):
@@ -107,7 +111,8 @@ class Nat(asyncio.DatagramProtocol):
         )
         self.outside = mapping
         self.mappings.append(mapping)
-        mapping.sendto(first, self.server)
+        while self.waiting:
+            mapping.sendto(self.waiting.pop(0), self.server)
 
     def forget(self) -> None:
         self.outside = None
