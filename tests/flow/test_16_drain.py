@@ -169,7 +169,7 @@ async def test_http3_is_told_in_two_steps(source: Source, start: Start) -> None:
     """First a GOAWAY that refuses nothing; then one that names the first request that is not taken. That one
     is rejected untouched, and what was taken is answered."""
     gateway = await start(source)
-    body = script(events=30)
+    body = script(events=150)
     async with raw_peer.dial(port_of(gateway)) as peer:
         peer.start_control()
         head = raw_peer.frame(raw_peer.HEADERS, raw_peer.section(*raw_peer.post()))
