@@ -177,7 +177,7 @@ async def test_http3_is_told_in_two_steps(source: Source, start: Start) -> None:
         await peer.until(lambda: peer.data.get(running))
         drained = asyncio.create_task(gateway.drain())
         told = [raw_peer.frame(raw_peer.GOAWAY, encode_uint_var(id)) for id in (2**62 - 4, running + 4)]
-        await peer.until(lambda: peer.data[3].endswith(b"".join(told)))
+        await peer.until(lambda: peer.data.get(3, b"").endswith(b"".join(told)))
         late = peer.bidi(raw_peer.frame(raw_peer.HEADERS, raw_peer.section(*raw_peer.GET)), end=True)
         await peer.until_over(late)
         assert peer.resets[late] == 0x10B

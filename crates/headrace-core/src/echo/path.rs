@@ -40,6 +40,8 @@ const BULK: u8 = 8;
 const QUEUE: Duration = Duration::from_millis(15);
 /// What a client may wait with an acknowledgement (RFC 9000 §18.2), where packets are far apart.
 const ACK_DELAY: Duration = Duration::from_millis(25);
+/// No handshake of a path that works takes longer.
+const HANDSHAKE: Duration = Duration::from_millis(500);
 const SPARSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +207,7 @@ impl Path {
         let (before, newest) = &mut self.acked;
         *newest = (*newest).max(Some(sent));
         let is_late = before.is_some_and(|before| sent < before);
-        // Packets of a handshake have numbers of three kinds, which are acknowledged apart.
-        let is_early = sent < self.began + self.delay.base().unwrap_or_default() * 2;
-        if is_late && !is_early && self.state != State::Off {
+        if is_late && !self.is_handshake(sent) && self.state != State::Off {
             self.repaired += 1;
             self.note_loss(now, sent, 1);
         } else {
@@ -227,10 +227,16 @@ impl Path {
 
     /// The transport declares packets lost, the newest of which was `sent` then.
     pub fn handle_lost(&mut self, now: Instant, sent: Instant, packets: u32) {
-        if packets > 0 && !self.is_queueing() {
+        if packets > 0 && !self.is_queueing() && !self.is_handshake(sent) {
             self.last_declared = now;
             self.note_loss(now, sent, packets);
         }
+    }
+
+    /// Packets of a handshake have numbers of three kinds, which are acknowledged apart; and what comes before its
+    /// keys is dropped, and counts as lost. Copies are sent then anyway.
+    fn is_handshake(&self, sent: Instant) -> bool {
+        sent < self.began + HANDSHAKE.max(self.delay.base().unwrap_or_default() * 2)
     }
 
     fn note_loss(&mut self, now: Instant, sent: Instant, packets: u32) {

@@ -84,10 +84,10 @@ fn one_loss_brings_copies_and_time_without_losses_ends_them() {
 #[test]
 fn a_packet_that_its_copy_repaired_counts_as_a_loss() {
     let mut flow = Flow::new(SETTINGS);
-    flow.run(20);
-    let early = flow.at(18) + MS;
-    flow.path.handle_acked(flow.at(19) + TRIP + MS, early);
-    flow.path.handle_acks_end(flow.at(19) + TRIP + MS, true);
+    flow.run(50);
+    let early = flow.at(48) + MS;
+    flow.path.handle_acked(flow.at(49) + TRIP + MS, early);
+    flow.path.handle_acks_end(flow.at(49) + TRIP + MS, true);
     assert_eq!((flow.path.state(), flow.path.repaired), (State::On, 1));
 }
 
