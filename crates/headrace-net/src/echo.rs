@@ -106,14 +106,12 @@ impl Desk {
         }
         let is_long = is_long(contents);
         if copies.is_unvalidated {
-            let mut amplification = lock(&self.amplification);
-            if amplification.spend(to, bytes) == Some(false) {
-                return Leaving::Withheld;
+            match lock(&self.amplification).spend(to, bytes) {
+                Some(false) => return Leaving::Withheld,
+                Some(true) if is_long => {}
+                // Nothing is known of the first datagrams after a change of path.
+                _ => return Leaving::Once,
             }
-            // Nothing is known of the first datagrams after a change of path.
-            let mut may_copy = |_: &_| is_long && amplification.spend(to, bytes) == Some(true);
-            copies.near = copies.near.filter(&mut may_copy);
-            copies.far = copies.far.filter(&mut may_copy);
         } else if is_long && self.is_server {
             lock(&self.amplification).forget(to);
         }
@@ -130,6 +128,11 @@ impl Desk {
         if self.is_server && is_long(contents) {
             lock(&self.amplification).handle_received(from, contents.len() as u64);
         }
+    }
+
+    /// Whether a copy may be sent whose original left before its address was validated.
+    pub fn may_copy(&self, to: SocketAddr, bytes: usize) -> bool {
+        lock(&self.amplification).spend_copy(to, bytes as u64)
     }
 
     pub fn count_copy(&self, bytes: usize) {

@@ -24,6 +24,7 @@ struct How {
     ecn: Option<EcnCodepoint>,
     segment_size: Option<usize>,
     src_ip: Option<IpAddr>,
+    is_unvalidated: bool,
 }
 
 struct EchoSocket {
@@ -71,8 +72,11 @@ impl EchoSocket {
     }
 
     fn send_copy(&self, copy: &Waiting<How>) {
-        let How { destination, ecn, segment_size, src_ip } = copy.how;
+        let How { destination, ecn, segment_size, src_ip, is_unvalidated } = copy.how;
         let contents = copy.bytes.as_slice();
+        if is_unvalidated && !self.desk.may_copy(destination, contents.len()) {
+            return;
+        }
         // One that does not fit into the socket now would only be late.
         if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
             self.desk.count_copy(contents.len());
@@ -103,7 +107,8 @@ impl AsyncUdpSocket for EchoSocket {
         };
         self.inner.try_send(transmit)?;
         let &Transmit { destination, ecn, segment_size, src_ip, contents } = transmit;
-        let how = How { destination, ecn, segment_size, src_ip };
+        let is_unvalidated = copies.is_unvalidated;
+        let how = How { destination, ecn, segment_size, src_ip, is_unvalidated };
         let mut queue = self.queue();
         let before = queue.next_due();
         queue.push(now, how, contents, copies.after());

@@ -145,6 +145,12 @@ impl Side {
         }
     }
 
+    /// Whether a copy may leave: see the product's echo.
+    pub fn may_copy(&self, copy: &Datagram) -> bool {
+        let may = |desk: &Arc<Desk>| desk.may_copy(copy.destination, copy.bytes.len());
+        !copy.copies.is_unvalidated || self.desk.as_ref().is_none_or(may)
+    }
+
     /// Advances connections whose time has come, and collects what everybody has to send.
     pub fn poll_datagrams(&mut self, now: Instant, out: &mut Vec<Datagram>) {
         for (&handle, connection) in &mut self.connections {

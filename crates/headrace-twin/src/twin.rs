@@ -341,7 +341,9 @@ impl Twin {
         let (instant, mut due) = (self.began + self.now, Vec::new());
         while self.echoes[from as usize].poll_copy(instant, |copy| due.push(copy.how.clone())) {}
         for datagram in due {
-            self.send(from, datagram, true);
+            if self.side(from).may_copy(&datagram) {
+                self.send(from, datagram, true);
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 //! §8.1), copies included.
 //!
 //! In: handshake datagrams received from an address, datagrams sent to it before its validation. Out: whether one more
-//! may be sent. The transport keeps such a count too, but does not know of copies: what a copy used is withheld
-//! from it later.
+//! may be sent. The transport keeps such a count too, but does not know of copies. Their allowance is what is left when
+//! they are due, so that the rest of a flight comes first; what they used is withheld from later datagrams.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,7 +14,9 @@ const MOST: usize = 1024;
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
     received: u64,
+    /// Copies among them.
     sent: u64,
+    copied: u64,
 }
 
 #[derive(Debug, Default)]
@@ -31,12 +33,24 @@ impl Amplification {
         self.addresses.entry(from).or_default().received += bytes;
     }
 
-    /// Whether so many bytes may be sent there, which are counted then. `None`: nothing is known.
+    /// Whether the transport's datagram may be sent there, which is counted then. `None`: nothing is known.
     pub fn spend(&mut self, to: SocketAddr, bytes: u64) -> Option<bool> {
-        let Bytes { received, sent } = self.addresses.get_mut(&to)?;
-        let is_allowed = *sent + bytes <= *received * 3;
+        let Bytes { received, sent, copied } = self.addresses.get_mut(&to)?;
+        // Without copies the transport's own count is as good.
+        let is_allowed = *copied == 0 || *sent + bytes <= *received * 3;
         *sent += if is_allowed { bytes } else { 0 };
         Some(is_allowed)
+    }
+
+    /// Whether a copy may be sent there. An address of which nothing is known any more has been validated.
+    pub fn spend_copy(&mut self, to: SocketAddr, bytes: u64) -> bool {
+        let Some(Bytes { received, sent, copied }) = self.addresses.get_mut(&to) else { return true };
+        let is_allowed = *sent + bytes <= *received * 3;
+        if is_allowed {
+            *sent += bytes;
+            *copied += bytes;
+        }
+        is_allowed
     }
 
     /// The address is its own.
@@ -58,12 +72,21 @@ mod tests {
         let (mut amplification, client) = (Amplification::default(), SocketAddr::from(([192, 0, 2, 1], 443)));
         assert_eq!(amplification.spend(client, 1), None);
         amplification.handle_received(client, 1200);
-        let spent: Vec<_> = (0..4).map(|_| amplification.spend(client, 1200)).collect();
-        assert_eq!(spent, [Some(true), Some(true), Some(true), Some(false)]);
+        assert_eq!(amplification.spend(client, 1200), Some(true));
+        let copies: Vec<_> = (0..3).map(|_| amplification.spend_copy(client, 1200)).collect();
+        assert_eq!((copies, amplification.spend(client, 1200)), (vec![true, true, false], Some(false)));
         amplification.handle_received(client, 1200);
         assert_eq!(amplification.spend(client, 3600), Some(true));
         amplification.forget(client);
-        assert_eq!(amplification.spend(client, 1), None);
+        assert_eq!((amplification.spend(client, 1), amplification.spend_copy(client, 1)), (None, true));
+    }
+
+    #[test]
+    fn the_rest_of_a_flight_comes_before_copies() {
+        let (mut amplification, client) = (Amplification::default(), SocketAddr::from(([192, 0, 2, 1], 443)));
+        amplification.handle_received(client, 1250);
+        assert!((0..4).all(|_| amplification.spend(client, 1200) == Some(true)), "as the transport counts");
+        assert!(!amplification.spend_copy(client, 1200));
     }
 
     #[test]

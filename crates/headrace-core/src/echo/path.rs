@@ -13,7 +13,8 @@
 //! acknowledged after one that was sent later: its copy came through, and it did not.
 //!
 //! No copies, whatever the state: while a queue stands on the path (the loss is congestion's, and copies would
-//! add to it), for a flow that the window limits, and beyond the bound of extra bytes.
+//! add to it), for a flow that the window limits, and beyond the bound of extra bytes; and, unless it is always on,
+//! on a path so short that a loss is repaired in time without.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ const TRIAL_AFTER: Duration = Duration::from_secs(60);
 const LONGEST_TRIAL: Duration = Duration::from_secs(960);
 /// From here on losses are many.
 const MANY: f32 = 0.02;
+/// Packets that the share of losses is of.
+const MEMORY: f32 = 256.0;
 /// Share of losses that have a neighbour.
 const BURSTS: f32 = 0.3;
 /// A flow that was limited by its window at so many acknowledgements in a row is a bulk transfer.
@@ -42,6 +45,8 @@ const QUEUE: Duration = Duration::from_millis(15);
 const ACK_DELAY: Duration = Duration::from_millis(25);
 /// No handshake of a path that works takes longer.
 const HANDSHAKE: Duration = Duration::from_millis(500);
+/// Over a shorter round trip a loss is repaired (RFC 9002 §6.2: a probe comes 25 ms after it) before it is seen.
+const SHORT: Duration = Duration::from_millis(5);
 const SPARSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +124,10 @@ impl Path {
         self.state
     }
 
+    fn is_short(&self) -> bool {
+        self.settings.mode == Mode::Auto && self.delay.base().is_some_and(|base| base < SHORT)
+    }
+
     pub fn is_queueing(&self) -> bool {
         let slack = if self.spacing > SPARSE { ACK_DELAY } else { Duration::ZERO };
         self.delay.queue() > self.delay.base().unwrap_or_default().div_f32(4.0).max(QUEUE) + slack
@@ -139,7 +148,7 @@ impl Path {
     pub fn known(&self) -> Option<Known> {
         let loses = self.last_loss.is_some();
         (loses || self.state == State::Off)
-            .then(|| Known { loses: loses && self.state != State::Off, in_bursts: self.wants_far() })
+            .then(|| Known { loses: loses && self.state != State::Off, in_bursts: self.is_bursty() })
     }
 
     /// A datagram (or a batch of them) leaves.
@@ -152,7 +161,7 @@ impl Path {
         }
         let is_unvalidated = !self.is_validated;
         let mut copies = Copies { is_unvalidated, ..self.wanted() };
-        if self.bulk >= BULK || self.is_queueing() {
+        if self.bulk >= BULK || self.is_queueing() || self.is_short() {
             return Copies { is_unvalidated, ..Copies::default() };
         }
         copies.near = copies.near.filter(|_| self.spend(now, bytes));
@@ -185,7 +194,12 @@ impl Path {
         let is_known = self.known.is_some_and(|known| known.in_bursts);
         // Packets that are far apart hide their losses from us, and copies of them cost little.
         let is_blind = self.state == State::Fresh || self.spacing > SPARSE;
-        is_known || is_blind || self.share > MANY || self.neighbours > BURSTS
+        is_known || is_blind || self.is_bursty()
+    }
+
+    /// Losses are many, or come together.
+    fn is_bursty(&self) -> bool {
+        self.share > MANY || self.neighbours > BURSTS
     }
 
     /// Whether so many extra bytes are allowed, which are then spent.
@@ -211,7 +225,7 @@ impl Path {
             self.repaired += 1;
             self.note_loss(now, sent, 1);
         } else {
-            self.share -= self.share / 128.0;
+            self.share -= self.share / MEMORY;
         }
     }
 
@@ -244,10 +258,12 @@ impl Path {
         let is_neighbour = packets > 1
             || self.last_lost_sent.is_some_and(|last| sent.max(last).duration_since(sent.min(last)) <= near);
         self.neighbours += (f32::from(u8::from(is_neighbour)) - self.neighbours) / 4.0;
-        self.share += (1.0 - self.share) * (packets.min(16) as f32) / 128.0;
+        self.share += (1.0 - self.share) * (packets.min(16) as f32) / MEMORY;
         self.last_lost_sent = Some(sent);
         self.last_loss = Some(now);
         if self.state != State::On {
+            // Nobody knows yet how many: many, until the next packets say otherwise.
+            self.share = self.share.max(MANY * 2.0);
             self.enter(State::On, now);
         }
     }

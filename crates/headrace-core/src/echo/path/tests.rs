@@ -97,7 +97,8 @@ fn bursts_get_a_later_copy_too() {
     flow.every = MS * 2;
     flow.run(5_000);
     flow.lose();
-    assert_eq!(flow.run(1).far, None);
+    assert_eq!(flow.run(1).far, Some(MS * 25), "until more is known");
+    assert_eq!(flow.run(300), Copies { near: Some(MS * 5), ..Copies::default() });
     for _ in 0..3 {
         flow.lose();
     }
@@ -161,4 +162,16 @@ fn packets_that_overtake_each_other_do_not_keep_copies_on_for_ever() {
         flow.path.handle_acked(flow.at(flow.sent), late);
     }
     assert_eq!(flow.path.state(), State::Off);
+}
+
+#[test]
+fn a_short_path_repairs_itself() {
+    for (mode, is_copied) in [(Mode::Auto, false), (Mode::On, true)] {
+        let mut flow = Flow::new(Settings { mode, ..SETTINGS });
+        flow.trip = MS * 2;
+        assert!(!flow.run(1).is_none(), "before its length is known");
+        flow.run(60);
+        flow.lose();
+        assert_eq!(!flow.run(1).is_none(), is_copied);
+    }
 }
