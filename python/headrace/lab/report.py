@@ -226,8 +226,9 @@ def _about(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return (
         f"{about['date']}, commit {about['commit'] or 'unknown'}; {machine['cpu']}, {machine['cores']} cores, Linux "
-        f"{machine['kernel']}, Python {machine['python']}. {versions}. {len(result['cells'])} runs, {void} void, seeds "
-        f"{', '.join(map(str, about['seeds']))}.{lateness} {about['command']}"
+        f"{machine['kernel']}, TCP by {machine.get('tcp', 'unknown').upper()}, Python {machine['python']}. {versions}. "
+        f"{len(result['cells'])} runs, {void} void, seeds {', '.join(map(str, about['seeds']))}.{lateness} "
+        f"{about['command']}"
     )
 
 
