@@ -29,7 +29,7 @@ PARTS = {
     "move_many": ("bench.move_many", ["--connections", "40"]),
     "first_token": ("bench.first_token", ["--rounds", "2"]),
     "replay": ("bench.replay", ["--rounds", "1"]),
-    "echo": ("bench.echo", ["--seeds", "1", "--paths", "3 %", "--clients", "headrace"]),
+    "echo": ("bench.echo", ["--seeds", "1", "--streams", "16", "--paths", "3 %"]),
     "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
 }
 """Each with what makes it short."""

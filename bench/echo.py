@@ -1,37 +1,31 @@
-"""Tokens through a lossy link: stalls, gaps, first tokens, and what the echo costs.
+"""Tokens through a lossy link: stalls and gaps with the echo and without, of Caddy and Envoy, and its cost.
 
-    sudo nice -n -5 python -m bench.echo [--seeds 3]
+    sudo nice -n -5 python -m bench.echo [--seeds 10] [--at-once 2]
 
-The lab's link between two namespaces (round trip 60 ms), the gateway before the scripted model server, 16
-streams on one new connection, a token each 20 ms. Clients: qh3, which knows nothing of an echo, and
-headrace's own. Variants of the server: with the echo, without it, and CUBIC without it. A stall is a gap of
-more than 80 ms. Runs that the link calls void are counted, and left out.
+The lab's link (round trip 60 ms) and its scripted model; 16 streams on one warm connection, and one alone; a
+token each 20 ms, those of all streams at once. Clients: qh3, which knows nothing of an echo, and headrace's
+own. A stall is a gap of more than 80 ms. Without loss a short and a long run are made, and what a token costs
+in the long one's further part is given: by then the echo of the first five seconds is over. A run that the
+link calls void is made again.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
-import json
-import os
-import ssl
-import subprocess
 import sys
-import tempfile
-import time
-from collections import defaultdict
-from pathlib import Path
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
-from bench import common, peers
-from headrace.client import Trust
-from headrace.lab import load
-from headrace.lab.link import Link
-from headrace.lab.profiles import Profile
+from bench import common
+from headrace.lab.cell import Cell, Options, run_cell
+from headrace.lab.run import TRIES
+from headrace.lab.scenario import Load, RunPart, Scenario, Show
 
-STALL_MS = 80.0
-PATHS: dict[str, dict[str, float]] = {
+PATHS: dict[str, dict[str, Any]] = {
     "0 %": {},
     "1 %": {"loss": 0.01},
     "3 %": {"loss": 0.03},
@@ -39,167 +33,146 @@ PATHS: dict[str, dict[str, float]] = {
     "3 % in runs of 3": {"loss": 0.03, "burst": 3},
     "3 % in runs of 6": {"loss": 0.03, "burst": 6},
 }
-VARIANTS = {
-    "echo": {},
-    "no echo": {"HEADRACE_ECHO__MODE": "off"},
-    "no echo with cubic": {"HEADRACE_ECHO__MODE": "off", "HEADRACE_LISTEN__CONGESTION": "cubic"},
-}
-TIMEOUT_S = 60.0
+ECHO, NO_ECHO = "headrace", "headrace-no-echo"
+PAIRS = f"qh3/{ECHO},headrace/{ECHO},qh3/caddy,qh3/envoy"
+PAIRS_WITHOUT_LOSS = f"qh3/{ECHO},qh3/{NO_ECHO},headrace/{ECHO},headrace/{NO_ECHO}"
+FURTHER = 800
+"""Tokens of each stream that the long run without loss has more: 16 s."""
+STALL_MS = 80.0
+QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+Row = tuple[int, str, str, str]
+"""Streams, path, client, server."""
 
 
-async def of_qh3(host: str, port: int, streams: int, body: bytes) -> list[list[int]]:
-    """When each event of each stream came, in ns."""
-    from qh3.asyncio.client import connect
-    from qh3.asyncio.protocol import QuicConnectionProtocol
-    from qh3.h3.connection import H3_ALPN, H3Connection
-    from qh3.h3.events import DataReceived
-    from qh3.quic.configuration import QuicConfiguration
-
-    arrivals: dict[int, list[int]] = defaultdict(list)
-    ended: set[int] = set()
-    done = asyncio.Event()
-
-    class Client(QuicConnectionProtocol):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            self.http = H3Connection(self._quic)
-
-        def quic_event_received(self, event: Any) -> None:
-            now = time.monotonic_ns()
-            for each in self.http.handle_event(event):
-                if isinstance(each, DataReceived):
-                    arrivals[each.stream_id] += [now] * each.data.count(b"\n\n")
-                    if each.stream_ended:
-                        ended.add(each.stream_id)
-                        if len(ended) == streams:
-                            done.set()
-
-    configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name="localhost")
-    configuration.verify_mode = ssl.CERT_NONE
-    async with connect(host, port, configuration=configuration, create_protocol=Client) as client:
-        assert isinstance(client, Client)
-        http = client.http
-        head = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"localhost")]
-        head += [(b":path", b"/v1/chat/completions"), (b"content-type", b"application/json")]
-        for _ in range(streams):
-            stream = client._quic.get_next_available_stream_id()
-            http.send_headers(stream, head)
-            http.send_data(stream, body, end_stream=True)
-        client.transmit()
-        await asyncio.wait_for(done.wait(), TIMEOUT_S)
-    return list(arrivals.values())
+@dataclass(frozen=True)
+class Run:
+    row: Row
+    tokens: int
+    seed: int
 
 
-async def of_headrace(host: str, port: int, streams: int, request: dict[str, Any]) -> list[list[int]]:
-    origin = f"https://{host}:{port}"
-    logs = await asyncio.wait_for(load.run(origin, Trust(anybody=True), 1, streams, request), TIMEOUT_S)
-    wrong = [log.error for log in logs if log.error]
-    if wrong:
-        raise RuntimeError(f"{len(wrong)} streams broke: {wrong[0]}")
-    return [log.arrivals_ns for log in logs]
+def one(run: Run) -> dict[str, Any]:
+    streams, path, client, server = run.row
+    scenario = Scenario(
+        name="echo",
+        title="echo",
+        link={"delay_ms": 30, **PATHS[path]},
+        load=Load(streams=streams, tokens=run.tokens, interval_ms=20, spread_s=0),  # type: ignore[call-arg]
+        run=RunPart(servers=[server], protocols=["http3"]),  # type: ignore[call-arg]
+        show=Show(measures=["stalls_per_1000"]),
+    )
+    void = 0
+    while True:
+        result = run_cell(
+            scenario, Cell(server, "http3", client, None, run.seed), Options(keep_timeline=False)
+        )
+        if not result["void"] or void + 1 >= TRIES:
+            break
+        void += 1
+    if result["errors"]:
+        raise RuntimeError(f"{run}: {result['errors']}")
+    measures = result["measures"]
+    kept = {key: measures.get(key) for key in ("bytes_per_token", "cpu_us_per_token", "stalled_per_loss")}
+    return {"gaps": result["gaps"], "made_again": void, "void": bool(result["void"]), **kept}
 
 
-def client(arguments: list[str]) -> None:
-    """Runs in the client's namespace; prints one JSON line."""
-    name, host, port, streams, events = arguments
-    script = {"events": int(events), "interval_s": 0.02}
-    request = {"model": "x", "stream": True, "script": script}
-    began = time.monotonic_ns()
-    if name == "qh3":
-        got = asyncio.run(of_qh3(host, int(port), int(streams), json.dumps(request).encode()))
-    else:
-        got = asyncio.run(of_headrace(host, int(port), int(streams), request))
-    gaps = [(b - a) / 1e6 for times in got for a, b in itertools.pairwise(times)]
-    firsts = [(times[0] - began) / 1e6 for times in got]
-    print(json.dumps({"gaps": gaps, "firsts": firsts}))
+def percentile(counts: Counter[float], share: float) -> float:
+    left = share * counts.total()
+    for value, count in sorted(counts.items()):
+        left -= count
+        if left <= 0:
+            return value
+    return max(counts)
 
 
-def one(
-    path: str, name: str, variant: str, streams: int, events: int, seed: int, folder: Path
-) -> dict[str, Any]:
-    """One run: its gaps, and what both sides say."""
-    settings = {"HEADRACE_LISTEN__HOST": "0.0.0.0", **VARIANTS[variant]}
-    os.environ.update(settings)
-    try:
-        with (
-            Link(Profile(name=path, delay_ms=30, **PATHS[path]), seed) as link,  # type: ignore[arg-type]
-            link.server.entered(),
-            common.source({}) as upstream,
-            peers.headrace(upstream, folder, 1) as gateway,
-        ):
-            port = gateway.origin.rpartition(":")[2]
-            command = [sys.executable, "-m", "bench.echo", "--as-client", name, link.server_address, port]
-            cpu = gateway.cpu_s()
-            ran = link.client.run(
-                [*command, str(streams), str(events)],
-                stdout=subprocess.PIPE,
-                text=True,
-                timeout=TIMEOUT_S * 2,
-            )
-            cpu = gateway.cpu_s() - cpu
-            result = link.result()
-        if ran.returncode:
-            raise RuntimeError(f"the client failed: {path}, {name}, {variant}, seed {seed}")
-        answer = json.loads(ran.stdout)
-        answer |= {"void": result["void"], "down": result["down"], "cpu_us": cpu * 1e6 / len(answer["gaps"])}
-        return dict(answer)
-    finally:
-        for key in settings:
-            os.environ.pop(key)
-
-
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    counted = [run for run in runs if not run["void"]]
-    gaps = [gap for run in counted for gap in run["gaps"]]
-    if not gaps:
-        return {"runs": 0, "void": len(runs)}
+def summary(runs: dict[Run, dict[str, Any]]) -> dict[str, Any]:
+    """Of a row's runs: gaps of all together, costs as medians."""
+    counted = {run: result for run, result in runs.items() if not result["void"]}
+    gaps, worst = Counter[float](), 0.0
+    for result in counted.values():
+        own = Counter(dict(result["gaps"]))
+        gaps += own
+        worst = max(worst, sum(count for gap, count in own.items() if gap > STALL_MS) * 1000 / own.total())
+    stalls = sum(count for gap, count in gaps.items() if gap > STALL_MS)
     return {
         "runs": len(counted),
-        "void": len(runs) - len(counted),
-        "tokens": len(gaps),
-        "stalls_per_1000": round(sum(gap > STALL_MS for gap in gaps) * 1000 / len(gaps), 2),
-        "gap_ms": {name: round(load.quantile(gaps, q), 1) for name, q in QUANTILES.items()},
-        "first_ms": round(load.quantile([first for run in counted for first in run["firsts"]], 0.5), 1),
-        "bytes_per_token": round(sum(run["down"]["in_bytes"] for run in counted) / len(gaps), 1),
-        "cpu_us_per_token": round(common.median([run["cpu_us"] for run in counted]), 1),
+        "made_again": sum(result["made_again"] for result in runs.values()),
+        "tokens": gaps.total(),
+        "stalls_per_1000": round(stalls * 1000 / gaps.total(), 2),
+        "worst_seed": round(worst, 2),
+        "gap_ms": {name: percentile(gaps, share) for name, share in QUANTILES.items()},
+        **costs(counted),
     }
 
 
-QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+def costs(runs: dict[Run, dict[str, Any]]) -> dict[str, float]:
+    found = {}
+    short = min(run.tokens for run in runs)
+    for key in ("bytes_per_token", "cpu_us_per_token", "stalled_per_loss"):
+        values = [result[key] for run, result in runs.items() if run.tokens == short]
+        if None not in values:
+            found[key] = round(common.median(values), 2)
+        further = [
+            (result[key] * run.tokens - before[key] * short) / (run.tokens - short)
+            for run, result in runs.items()
+            if run.tokens > short
+            for before in [runs.get(Run(run.row, short, run.seed))]
+            if before and key != "stalled_per_loss"
+        ]
+        if further:
+            found[f"further_{key}"] = round(common.median(further), 2)
+            found[f"further_{key}_spread"] = round((max(further) - min(further)) / 2, 2)
+    return found
+
+
+def plan(options: argparse.Namespace) -> dict[Row, list[Run]]:
+    rows: dict[Row, list[Run]] = {}
+    for streams, path in itertools.product(map(int, options.streams.split(",")), options.paths.split(",")):
+        pairs = options.pairs if PATHS[path] else PAIRS_WITHOUT_LOSS
+        lengths = [options.tokens] if PATHS[path] else [options.tokens, options.tokens + FURTHER]
+        for pair in pairs.split(","):
+            client, server = pair.split("/")
+            row = (streams, path, client, server)
+            rows[row] = [Run(row, tokens, seed + 1) for seed in range(options.seeds) for tokens in lengths]
+    return rows
 
 
 def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--events", type=int, default=300)
-    parser.add_argument("--clients", default="qh3,headrace")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--streams", default="16,1")
+    parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--paths", default=",".join(PATHS))
-    parser.add_argument("--variants", default="echo,no echo", help="of " + ", ".join(VARIANTS))
+    parser.add_argument("--pairs", default=PAIRS, help="client/server (default %(default)s)")
+    parser.add_argument("--at-once", type=int, default=2, help="runs, each on a link of its own (default 2)")
     options = parser.parse_args(arguments)
     common.need_root(parser)
-    rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        peers.certificate(folder)
-        for path, name in itertools.product(options.paths.split(","), options.clients.split(",")):
-            runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-            # Interleaved: what the machine does meanwhile meets all variants.
-            for seed, variant in itertools.product(range(1, options.seeds + 1), options.variants.split(",")):
-                runs[variant].append(one(path, name, variant, options.streams, options.events, seed, folder))
-            for variant, each in runs.items():
-                rows.append({"path": path, "client": name, "variant": variant, **summary(each)})
-                print(common.shown(rows[-1]), flush=True)
-    result = {"round_trip_ms": 60, "streams": options.streams, "events": options.events, "rows": rows}
+    waiting = plan(options)
+    # Interleaved by seed: what the machine does meanwhile meets all that is compared.
+    places = list(dict.fromkeys(row[:2] for row in waiting))
+    runs = sorted(itertools.chain(*waiting.values()), key=lambda run: (places.index(run.row[:2]), run.seed))
+    rows: list[dict[str, Any]] = []
+    done: dict[Run, dict[str, Any]] = {}
+    with ProcessPoolExecutor(options.at_once, get_context("spawn")) as pool:
+        for run, result in zip(runs, pool.map(one, runs), strict=True):
+            done[run] = result
+            print(f"\r[{len(done)}/{len(runs)}] {run.row[1]}, seed {run.seed} ", end="", file=sys.stderr)
+            for row in [row for row, its in waiting.items() if all(each in done for each in its)]:
+                about = dict(zip(("streams", "path", "client", "server"), row, strict=True))
+                rows.append(about | summary({each: done[each] for each in waiting.pop(row)}))
+                print("\r" + common.shown(rows[-1]), flush=True)
+    rows.sort(key=lambda row: -row["streams"])
+    result = {"round_trip_ms": 60, "tokens": options.tokens, "rows": rows}
     if keep:
-        common.write("echo", f"python -m bench.echo --seeds {options.seeds}", result)
+        command = f"python -m bench.echo --seeds {options.seeds} --at-once {options.at_once}"
+        common.write("echo", command, result)
     return result
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--as-client"]:
-        client(sys.argv[2:])
-    else:
+    try:
         main()
+    except KeyboardInterrupt:
+        sys.exit(130)

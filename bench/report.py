@@ -315,25 +315,37 @@ def replay(result: dict[str, Any]) -> str:
 
 
 def echo(result: dict[str, Any]) -> str:
-    rows = []
+    rows, steady = [], []
     for row in result["rows"]:
-        if row["runs"]:
-            gap = row["gap_ms"]
-            rows.append(
-                f"| {row['path']} | {row['client']} | {row['variant']} | {row['stalls_per_1000']:.2f} |"
-                f" {gap['p50']:.0f} | {gap['p99']:.0f} | {gap['p99.9']:.0f} | {row['bytes_per_token']:.0f} |"
-                f" {row['cpu_us_per_token']:.0f} | {row['runs']} |\n"
+        gap, name = row["gap_ms"], row["server"].replace("-no-echo", ", no echo")
+        shape = f"| {row['streams']} | {row['path']} | {row['client']} | {name} |"
+        rows.append(
+            f"{shape} {row['stalls_per_1000']:.2f} | {row['worst_seed']:.1f} | {gap['p99']:.0f} |"
+            f" {gap['p99.9']:.0f} | {row.get('stalled_per_loss', 0):.2f} | {row['bytes_per_token']:.0f} |"
+            f" {row['cpu_us_per_token']:.0f} | {row['runs']} |\n"
+        )
+        if "further_bytes_per_token" in row:
+            steady.append(
+                f"| {row['streams']} | {row['client']} | {name} | {row['further_bytes_per_token']:.1f} |"
+                f" {row['further_cpu_us_per_token']:.1f} ± {row['further_cpu_us_per_token_spread']:.1f} |\n"
             )
     return (
         "## Lost packets\n\n"
-        f"The lab's link, a round trip of {result['round_trip_ms']} ms, packets lost in both directions; "
-        f"{result['streams']} streams on one new\n"
-        f"connection, {result['events']} tokens each, one each 20 ms: what [the echo](echo.md) does. A stall is a "
-        "gap of more than 80 ms.\n"
-        "The connection's first five seconds, in which all is sent twice or thrice, are most of each run, so bytes and\n"
-        "CPU are those of the worst case.\n\n"
-        "| lost | client | server | stalls per 1,000 tokens | gap p50, ms | p99 | p99.9 | bytes per token | CPU per "
-        "token, µs | runs |\n|---|---|---|---|---|---|---|---|---|---|\n" + "".join(rows)
+        f"The lab's link, a round trip of {result['round_trip_ms']} ms, packets lost in both directions; 16 streams on "
+        "one warm connection,\n"
+        f"or one alone; {result['tokens']} tokens each, one each 20 ms, those of all streams at once: what [the echo]"
+        "(echo.md) does. A stall is\n"
+        "a gap of more than 80 ms. The connection's first five seconds, in which all is sent twice or thrice, are "
+        "most of\n"
+        "each run, so bytes and CPU are those of the worst case.\n\n"
+        "| streams | lost | client | server | stalls per 1,000 tokens | worst seed | gap p99, ms | p99.9 | streams late "
+        "per lost packet | bytes per token | CPU per token, µs | runs |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+        + "".join(rows)
+        + "\nWithout loss, from the seventh "
+        "second on (medians, and half of the range over the runs):\n\n"
+        "| streams | client | server | bytes per token | CPU per token, µs |\n|---|---|---|---|---|\n"
+        + "".join(steady)
     )
 
 

@@ -161,6 +161,21 @@ async def test_a_death_that_is_told_is_no_fault(source: Source, gateway: Gateway
     assert seen.log["streams"][0]["error"]
 
 
+@pytest.mark.parametrize(
+    ("head", "status"), [(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked", 411), (b"nonsense", 400)]
+)
+async def test_the_scripted_model_refuses_what_it_cannot_read(
+    head: bytes, status: int, source: Source
+) -> None:
+    """A proxy that sends a chunked request, or a line that is none, gets an answer."""
+    address = source.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(address[0], int(address[1]))
+    writer.write(head + b"\r\n\r\n")
+    answer = await asyncio.wait_for(reader.readline(), 10)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    writer.close()
+
+
 async def test_a_dead_server_says_what_it_said(source: Source, tmp_path: Path) -> None:
     """A server that does not come up is an error with its own words."""
     site = peers.Site(source.url, tmp_path, port=process.free_port())

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace import dev_certificate
@@ -109,6 +109,11 @@ def headrace(site: Site) -> Plan:
     return Plan("headrace", __version__, command)
 
 
+def headrace_without_echo(site: Site) -> Plan:
+    """What a lost packet costs without copies (`docs/echo.md`)."""
+    return replace(headrace(site), name="headrace-no-echo", env={"HEADRACE_ECHO__MODE": "off"})
+
+
 HEADRACE_OPTIONS = (
     "[limits]\nmax_streams_per_connection = 1000\nmax_connections = 4000\n[log]\naccess = false\n"
 )
@@ -174,6 +179,7 @@ def _control(kind: str) -> Callable[[Site], Plan]:
 CONTROLS = ("buffer", "coalesce", "gzip", "clean-end", "plain")
 SERVERS: dict[str, Callable[[Site], Plan]] = {
     "headrace": headrace,
+    "headrace-no-echo": headrace_without_echo,
     "caddy": caddy,
     "envoy": envoy,
     "hypercorn": hypercorn,

@@ -164,10 +164,15 @@ class _Connection(asyncio.Protocol):
         if end < 0:
             return
         lines = bytes(self.buffer[:end]).decode("latin-1").split("\r\n")
-        method, path, _ = lines[0].split(" ", 2)
+        method, path, *_ = [*lines[0].split(" ", 2), ""]
         fields = {
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
+        if "transfer-encoding" in fields or not path.startswith("/"):
+            status, needed = (411, "content-length") if "transfer-encoding" in fields else (400, "path")
+            self._answer(status, {"error": {"message": f"the scripted model needs a {needed}"}})
+            self.transport.close()
+            return
         length = int(fields.get("content-length", 0))
         if len(self.buffer) < end + 4 + length:
             return
@@ -190,10 +195,13 @@ class _Connection(asyncio.Protocol):
             payload = self.source.record()
         else:
             status, payload = 404, {"error": {"message": f"the scripted model has no {path}"}}
+        self._answer(status, payload)
+        self._next_request()
+
+    def _answer(self, status: int, payload: dict[str, Any]) -> None:
         text = json.dumps(payload).encode()
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
         self.transport.write(head.encode() + text)
-        self._next_request()
 
     def _begin(self, path: str, fields: dict[str, str], body: bytes) -> None:
         try:
