@@ -30,11 +30,12 @@ PARTS = {
     "first_token": ("bench.first_token", ["--rounds", "2"]),
     "replay": ("bench.replay", ["--rounds", "1"]),
     "echo": ("bench.echo", ["--seeds", "1", "--streams", "16", "--paths", "3 %"]),
+    "overload": ("bench.overload", ["--seeds", "1"]),
     "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
 }
 """Each with what makes it short."""
 
-NEED_ROOT = {"fallback", "move", "move_link", "first_token", "echo", "drain"}
+NEED_ROOT = {"fallback", "move", "move_link", "first_token", "echo", "overload", "drain"}
 
 
 def main() -> None:

@@ -349,6 +349,32 @@ def echo(result: dict[str, Any]) -> str:
     )
 
 
+def overload(result: dict[str, Any]) -> str:
+    rows, shares = [], []
+    for row in result["rows"]:
+        if "tcp_mbit" in row:
+            shares.append(
+                f"| {row['case']} | {row['server']} | {row['tcp_mbit']:.2f} | {row['ours_mbit']:.2f} |"
+                f" {row['latest_copy_s']:.2f} | {row['runs']} |\n"
+            )
+        else:
+            rows.append(
+                f"| {row['server']} | {row['done_s']:.1f} | {row['gap_p99_ms']:.0f} | {row['gap_p999_ms']:.0f} |"
+                f" {row['latest_copy_s']:.2f} | {row['runs']} |\n"
+            )
+    return (
+        "## A link that is full\n\n"
+        f"The lab's link, a round trip of {result['round_trip_ms']} ms, 1 Mbit/s with a queue of 32 kB, and 1.5 Mbit/s "
+        "of tokens (16 streams,\n20 s) for it; the client is qh3. Medians of the runs; the last copy of all runs.\n\n"
+        "| server | done after, s | gap p99, ms | p99.9 | last copy after, s | runs |\n|---|---|---|---|---|---|\n"
+        + "".join(rows)
+        + "\nBeside a TCP connection with CUBIC that sends all it can: the same tokens on the same link, and a stream "
+        "that sends\nall it can at 10 Mbit/s with a queue of 64 kB. What came through from the eleventh second to the "
+        "fortieth:\n\n| | server | TCP, Mbit/s | headrace, Mbit/s | last copy after, s | runs |\n"
+        "|---|---|---|---|---|---|\n" + "".join(shares)
+    )
+
+
 def drain(result: dict[str, Any]) -> str:
     streams, kinds = result["streams"], result["requests"]
     rows = [
@@ -385,6 +411,7 @@ SECTIONS = {
     "first_token": first_token,
     "replay": replay,
     "echo": echo,
+    "overload": overload,
     "drain": drain,
 }
 
