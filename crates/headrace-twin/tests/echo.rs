@@ -44,10 +44,10 @@ fn losses_are_repaired_before_anybody_sees_them() {
 
 #[test]
 fn bursts_are_repaired_but_for_few() {
-    for is_spread in [true, false] {
+    for (streams, is_spread) in [(16, true), (16, false), (1, true)] {
         for (burst, stalls) in [(3.0, 3.0), (6.0, 8.0)] {
-            let echo = tally(&lossy(16, is_spread, 0.03, burst));
-            let what = format!("runs of {burst}, spread {is_spread}: {}", echo.stalls());
+            let echo = tally(&lossy(streams, is_spread, 0.03, burst));
+            let what = format!("{streams} streams, runs of {burst}, spread {is_spread}: {}", echo.stalls());
             assert!(echo.stalls() <= stalls && echo.gap(0.99) <= MS * 55, "{what}, {:?}", echo.gap(0.99));
         }
     }

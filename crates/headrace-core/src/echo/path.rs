@@ -9,6 +9,8 @@
 //! | watching | far alone: the next packet overtakes it, so that a loss shows, and is repaired all the same | after a while, and so many packets: off |
 //! | off | none | – |
 //!
+//! Small packets that are far apart get a last copy too, while fresh, and when losses are many or come in bursts.
+//!
 //! A loss leads from each of them to on. A loss shows in two ways: the transport declares it, or a packet is
 //! acknowledged after one that was sent later: its copy came through, and it did not.
 //!
@@ -25,7 +27,8 @@ use crate::delay::Delay;
 /// So many packets say something about a path.
 const ENOUGH_PACKETS: u32 = 64;
 const WATCHING: Duration = Duration::from_millis(3_500);
-/// Of two packets' time, the later copy of a sparse flow comes behind the next packet, but no later than this.
+/// A copy of a sparse flow comes behind the next packets, but no later than this: a gap of 65 ms is still below what a
+/// person sees.
 const LATEST_COPY: Duration = Duration::from_millis(45);
 /// Without a loss that the transport declared, copies stop for a moment, to see: packets that overtake each other
 /// look like repaired losses.
@@ -48,6 +51,8 @@ const HANDSHAKE: Duration = Duration::from_millis(500);
 /// Over a shorter round trip a loss is repaired (RFC 9002 §6.2: a probe comes 25 ms after it) before it is seen.
 const SHORT: Duration = Duration::from_millis(5);
 const SPARSE: Duration = Duration::from_millis(10);
+/// Tokens of one stream or two. A third copy of more would cost much where a sparse flow of one stream costs little.
+const SMALL: u64 = 600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -166,6 +171,7 @@ impl Path {
         }
         copies.near = copies.near.filter(|_| self.spend(now, bytes));
         copies.far = copies.far.filter(|_| self.spend(now, bytes));
+        copies.last = copies.last.filter(|_| bytes <= SMALL && self.spend(now, bytes));
         copies
     }
 
@@ -179,7 +185,9 @@ impl Path {
                 Copies { far: far.map(|far| far.max(behind)), ..Copies::default() }
             }
             State::Fresh | State::On => {
-                Copies { near, far: far.filter(|_| self.wants_far()), ..Copies::default() }
+                let last =
+                    Some(LATEST_COPY).filter(|last| self.wants_last() && *last > far.unwrap_or_default());
+                Copies { near, far: far.filter(|_| self.wants_far()), last, ..Copies::default() }
             }
         }
     }
@@ -195,6 +203,12 @@ impl Path {
         // Packets that are far apart hide their losses from us, and copies of them cost little.
         let is_blind = self.state == State::Fresh || self.spacing > SPARSE;
         is_known || is_blind || self.is_bursty()
+    }
+
+    /// A sparse flow has few packets between a datagram and its copies: one run of losses takes them all, unless the
+    /// last comes behind the next two datagrams.
+    fn wants_last(&self) -> bool {
+        self.spacing > SPARSE && (self.state == State::Fresh || self.is_bursty())
     }
 
     /// Losses are many, or come together.
