@@ -171,7 +171,7 @@ impl Side {
                 let desk = self.desk.as_ref();
                 let copies = match desk.map(|desk| desk.take(transmit.destination, contents)) {
                     Some(Leaving::Withheld) => continue,
-                    Some(Leaving::Copied(_, copies)) => copies,
+                    Some(Leaving::Copied(_, copies, _)) => copies,
                     Some(Leaving::Once) | None => Copies::default(),
                 };
                 let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);

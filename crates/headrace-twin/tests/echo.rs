@@ -38,6 +38,7 @@ fn losses_are_repaired_before_anybody_sees_them() {
             assert!(echo.stalls() <= stalls && echo.gap(0.99) <= MS * gap, "{what}, {:?}", echo.gap(0.99));
             assert!(echo.stalls() * 20.0 <= bare.stalls(), "{what}, without {}", bare.stalls());
             assert!(echo.spurious() <= 0.01, "{what}, spurious {}", echo.spurious());
+            assert!(echo.declared - echo.gone <= echo.doubtful, "{what}, counted {}", echo.doubtful);
         }
     }
 }

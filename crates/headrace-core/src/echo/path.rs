@@ -48,6 +48,8 @@ const QUEUE: Duration = Duration::from_millis(15);
 const ACK_DELAY: Duration = Duration::from_millis(25);
 /// No handshake of a path that works takes longer.
 const HANDSHAKE: Duration = Duration::from_millis(500);
+/// Packets that were sent in a longer pause of copies had none.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Over a shorter round trip a loss is repaired (RFC 9002 §6.2: a probe comes 25 ms after it) before it is seen.
 const SHORT: Duration = Duration::from_millis(5);
 const SPARSE: Duration = Duration::from_millis(10);
@@ -87,8 +89,18 @@ pub struct Path {
     last_lost_sent: Option<Instant>,
     share: f32,
     neighbours: f32,
+    /// From when to when all packets were copied, and how long after them the last copy left.
+    copied: Option<(Instant, Instant, Duration)>,
+    pub counted: Counted,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
     /// Losses that a copy repaired.
     pub repaired: u64,
+    /// Copied packets that were declared lost while an acknowledgement of a copy could still come: some of them were sent
+    /// again in vain.
+    pub doubtful: u64,
 }
 
 /// Extra bytes: a token bucket of a quarter of a second.
@@ -121,7 +133,8 @@ impl Path {
             last_lost_sent: None,
             share: 0.0,
             neighbours: 0.0,
-            repaired: 0,
+            copied: None,
+            counted: Counted::default(),
         }
     }
 
@@ -172,7 +185,15 @@ impl Path {
         copies.near = copies.near.filter(|_| self.spend(now, bytes));
         copies.far = copies.far.filter(|_| self.spend(now, bytes));
         copies.last = copies.last.filter(|_| bytes <= SMALL && self.spend(now, bytes));
+        self.note_copied(now, copies);
         copies
+    }
+
+    fn note_copied(&mut self, now: Instant, copies: Copies) {
+        let Some(after) = copies.after().last() else { return };
+        let (since, until, reach) = self.copied.unwrap_or((now, now, after));
+        let since = if now > until + PAUSE { now } else { since };
+        self.copied = Some((since, now, reach.max(after)));
     }
 
     fn wanted(&self) -> Copies {
@@ -236,7 +257,7 @@ impl Path {
         *newest = (*newest).max(Some(sent));
         let is_late = before.is_some_and(|before| sent < before);
         if is_late && !self.is_handshake(sent) && self.state != State::Off {
-            self.repaired += 1;
+            self.counted.repaired += 1;
             self.note_loss(now, sent, 1);
         } else {
             self.share -= self.share / MEMORY;
@@ -255,6 +276,12 @@ impl Path {
 
     /// The transport declares packets lost, the newest of which was `sent` then.
     pub fn handle_lost(&mut self, now: Instant, sent: Instant, packets: u32) {
+        if let Some((since, until, reach)) = self.copied
+            && (since..=until).contains(&sent)
+            && now <= sent + reach + self.delay.base().unwrap_or_default() * 2 + ACK_DELAY
+        {
+            self.counted.doubtful += u64::from(packets);
+        }
         if packets > 0 && !self.is_queueing() && !self.is_handshake(sent) {
             self.last_declared = now;
             self.note_loss(now, sent, packets);

@@ -89,7 +89,7 @@ fn a_packet_that_its_copy_repaired_counts_as_a_loss() {
     let early = flow.at(48) + MS;
     flow.path.handle_acked(flow.at(49) + TRIP + MS, early);
     flow.path.handle_acks_end(flow.at(49) + TRIP + MS, true);
-    assert_eq!((flow.path.state(), flow.path.repaired), (State::On, 1));
+    assert_eq!((flow.path.state(), flow.path.counted.repaired), (State::On, 1));
 }
 
 #[test]
