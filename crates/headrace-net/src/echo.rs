@@ -129,6 +129,11 @@ impl Desk {
         lock(&self.amplification).spend_copy(to, bytes as u64)
     }
 
+    /// Networks that are remembered, and addresses of handshakes.
+    pub fn held(&self) -> (usize, usize) {
+        (lock(&self.memory).len(), lock(&self.amplification).len())
+    }
+
     fn put(&self, mark: Mark) {
         *lock(&self.mark) = Some(mark);
         self.is_marked.store(true, Ordering::Relaxed);

@@ -145,6 +145,11 @@ impl Side {
         }
     }
 
+    /// Networks that its echo remembers, and addresses of handshakes.
+    pub fn held(&self) -> (usize, usize) {
+        self.desk.as_ref().map(|desk| desk.held()).unwrap_or_default()
+    }
+
     /// Whether a copy may leave: see the product's echo.
     pub fn may_copy(&self, copy: &Datagram) -> bool {
         let may = |desk: &Arc<Desk>| desk.may_copy(copy.destination, copy.bytes.len());
