@@ -283,10 +283,12 @@ class RelayReport:
 
     @property
     def transport(self) -> list[tuple[str, float]]:
-        """What QUIC knows of the client's connection, since it began and over all its answers; empty over TCP: `rtt`
-        (s), `congestion_window` (bytes), `lost_packets` (declared lost, and sent again), `sent_packets`, and of the
-        echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` (losses of which a copy arrived), `echo_doubtful` (at
-        most so many were sent again though a copy had arrived)."""
+        """What QUIC knows of the client's connection, since it began; empty over TCP.
+
+        `rtt` (s), `congestion_window` (bytes), `lost_packets` (declared lost, and sent again), `sent_packets`; of
+        the echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` (losses of which a copy arrived) and
+        `echo_doubtful` (at most so many were sent again though a copy had arrived).
+        """
 
 @final
 class Exchange:
