@@ -285,9 +285,9 @@ class RelayReport:
     def transport(self) -> list[tuple[str, float]]:
         """What QUIC knows of the client's connection, since it began; empty over TCP.
 
-        `rtt` (s), `congestion_window` (bytes), `lost_packets` (declared lost, and sent again), `sent_packets`; of
+        `rtt` (s), `congestion_window` (bytes), `lost_packets` (sent again), `sent_packets`; of
         the echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` (losses of which a copy arrived) and
-        `echo_doubtful` (at most so many were sent again though a copy had arrived).
+        `echo_doubtful` (at most so many were sent again in vain).
         """
 
 @final
