@@ -1,5 +1,7 @@
-"""A UDP relay between one client and a server, for tests: what it passes on, it can keep, hold back, and send
-again."""
+"""A UDP relay between one client and a server, for tests.
+
+What it passes on, it can keep, hold back, lose, and send again; and it can move.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ WAY_BACK_S = 0.03
 
 class UdpRelay(asyncio.DatagramProtocol):
     """`kept`: the client's datagrams, in order. With `holds_handshake` those that the client sends after the
-    server's first answer wait for `release()`: until then the server's handshake is not complete."""
+    server's first answer wait for `release()`: until then the server's handshake is not complete. One of
+    `loses_every` datagrams of the server is lost."""
 
     def __init__(self, server_port: int) -> None:
         self.server = ("127.0.0.1", server_port)
@@ -19,6 +22,8 @@ class UdpRelay(asyncio.DatagramProtocol):
         self.holds_handshake = False
         self.is_answered = False
         self.held: list[bytes] = []
+        self.loses_every = 0
+        self.answers = 0
         self.client: Any = None
         self.port = 0
         self._inside: asyncio.DatagramTransport
@@ -34,6 +39,14 @@ class UdpRelay(asyncio.DatagramProtocol):
     async def __aexit__(self, *_: object) -> None:
         self._inside.close()
         self._outside.close()
+
+    async def move(self, address: str) -> None:
+        """The server sees the client at another IP address from now on."""
+        loop, before = asyncio.get_running_loop(), self._outside
+        self._outside, _ = await loop.create_datagram_endpoint(
+            lambda: _Back(self), local_addr=(address, 0), remote_addr=self.server
+        )
+        before.close()
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         self.client = addr
@@ -54,6 +67,9 @@ class UdpRelay(asyncio.DatagramProtocol):
         self.held.clear()
 
     def handle_answer(self, data: bytes) -> None:
+        self.answers += 1
+        if self.loses_every and self.answers % self.loses_every == 0:
+            return
         # A way that takes time: all of a first flight has left before the first answer is there.
         asyncio.get_running_loop().call_later(WAY_BACK_S, self._answer, data)
 

@@ -281,6 +281,15 @@ class RelayReport:
     def hold(self, q: float) -> float:
         """The time in the gateway below which the share `q` (0 to 1) of all events lies, within 12 %."""
 
+    @property
+    def transport(self) -> list[tuple[str, float]]:
+        """What QUIC knows of the client's connection, since it began; empty over TCP.
+
+        `rtt` (s), `congestion_window` (bytes), `lost_packets` (sent again), `sent_packets`; of
+        the echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` (losses of which a copy arrived) and
+        `echo_doubtful` (at most so many were sent again in vain).
+        """
+
 @final
 class Exchange:
     """One request and its answer. Dropping it resets an answer that is not finished.

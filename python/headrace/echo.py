@@ -20,7 +20,7 @@ HOLD_S = 10.0
 """After the last loss. Shorter would be off again between the losses of a path that loses few."""
 MAX_EXTRA_BYTES_PER_S = 512 * 1024
 """Of one connection: two copies of 16 streams with 50 tokens a second are 400 kB/s. With 64 kB/s most of
-their losses are not repaired; one stream needs 25 kB/s."""
+their losses are not repaired; one stream needs 35 kB/s."""
 
 
 def engine(

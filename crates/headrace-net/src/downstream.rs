@@ -11,6 +11,7 @@ use headrace_core::events::Unit;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 
+use crate::report::Transport;
 use crate::{http3_stream, recording, tcp_stream};
 
 /// What the client speaks.
@@ -117,6 +118,14 @@ impl Downstream {
     /// Waits until the client has everything, or is gone.
     pub async fn delivered(&mut self) {
         each!(self, sender => sender.delivered().await);
+    }
+
+    /// What its transport knows of the connection; `None`: TCP.
+    pub fn transport(&self) -> Option<Transport> {
+        match self {
+            Downstream::Http3(sender) => Some(sender.transport()),
+            Downstream::Tcp(_) | Downstream::Record(_) => None,
+        }
     }
 
     /// How long to wait between a last error event and the reset behind it.

@@ -261,7 +261,8 @@ impl Driver {
         }
     }
 
-    fn settle(&mut self, report: RelayReport) -> RelayReport {
+    fn settle(&mut self, mut report: RelayReport) -> RelayReport {
+        report.transport = self.down.transport();
         match report.cause {
             Cause::Stopped => self.set_gone(Gone::Stopped),
             Cause::Lost => self.set_gone(Gone::Lost),

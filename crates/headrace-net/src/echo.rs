@@ -7,18 +7,19 @@
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use headrace_core::echo::amplification::Amplification;
 use headrace_core::echo::memory::{Known, Memory};
-use headrace_core::echo::path::Path;
+use headrace_core::echo::path::{Counted, Path};
 use headrace_core::echo::{Copies, Settings};
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use crate::congestion::Factory;
+use crate::echo_counts::Counters;
 
 /// The first bit of a long header: a handshake's packet (RFC 9000 §17.2).
 const LONG: u8 = 0x80;
@@ -26,16 +27,6 @@ const LONG: u8 = 0x80;
 /// A packet is not lost because so many after it arrived: its copy may come behind them. What counts is time
 /// (RFC 9002 §6.1.2).
 pub const PACKET_THRESHOLD: u32 = 32;
-
-/// Counts of all sockets that share it.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Copies that were sent, batches as one.
-    pub copies_total: AtomicU64,
-    pub copied_bytes_total: AtomicU64,
-    /// Lost packets of which a copy arrived, as far as acknowledgements show.
-    pub repaired_total: AtomicU64,
-}
 
 /// Between the controllers and the sockets of one thread.
 pub struct Desk {
@@ -45,6 +36,7 @@ pub struct Desk {
     mark: Mutex<Option<Mark>>,
     memory: Mutex<Memory>,
     amplification: Mutex<Amplification>,
+    /// Of all connections.
     pub counters: Arc<Counters>,
 }
 
@@ -54,13 +46,15 @@ struct Mark {
     bytes: u64,
     copies: Copies,
     network: Arc<Network>,
+    counters: Arc<Counters>,
 }
 
 /// What becomes of a datagram.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Leaving {
     Once,
-    Copied(Instant, Copies),
+    /// Copies are counted with the connection's counters, too.
+    Copied(Instant, Copies, Arc<Counters>),
     /// Copies took its place: more would be too much for an address that may be somebody else's.
     Withheld,
 }
@@ -95,7 +89,7 @@ impl Desk {
         if !self.is_marked.swap(false, Ordering::Relaxed) {
             return Leaving::Once;
         }
-        let Some(Mark { now, bytes, mut copies, network }) = lock(&self.mark).take() else {
+        let Some(Mark { now, bytes, mut copies, network, counters }) = lock(&self.mark).take() else {
             return Leaving::Once;
         };
         if bytes != contents.len() as u64 {
@@ -120,7 +114,7 @@ impl Desk {
             // packet, and takes its copy for a duplicate (RFC 9001 §5.7 would let it wait).
             copies.near = copies.near.map(|_| Duration::ZERO);
         }
-        if copies.is_none() { Leaving::Once } else { Leaving::Copied(now, copies) }
+        if copies.is_none() { Leaving::Once } else { Leaving::Copied(now, copies, counters) }
     }
 
     /// A datagram came. Only a server's handshakes are counted.
@@ -135,9 +129,9 @@ impl Desk {
         lock(&self.amplification).spend_copy(to, bytes as u64)
     }
 
-    pub fn count_copy(&self, bytes: usize) {
-        self.counters.copies_total.fetch_add(1, Ordering::Relaxed);
-        self.counters.copied_bytes_total.fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Networks that are remembered, and addresses of handshakes.
+    pub fn held(&self) -> (usize, usize) {
+        (lock(&self.memory).len(), lock(&self.amplification).len())
     }
 
     fn put(&self, mark: Mark) {
@@ -154,7 +148,7 @@ struct EchoFactory {
 impl ControllerFactory for EchoFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.inner.clone().build(now, current_mtu);
-        Box::new(EchoController::new(inner, self.desk.clone(), now, current_mtu))
+        Box::new(EchoController::new(inner, self.desk.clone(), Arc::default(), now, current_mtu))
     }
 }
 
@@ -165,18 +159,40 @@ struct EchoController {
     path: Path,
     network: Arc<Network>,
     is_told: bool,
-    /// Repairs that are counted already.
-    repaired: u64,
+    /// Of this connection.
+    counters: Arc<Counters>,
+    /// Of the path, what is counted already.
+    counted: Counted,
     /// Of acknowledged packets, smoothed.
     packet_bytes: u64,
     now: Instant,
 }
 
 impl EchoController {
-    fn new(inner: Box<dyn Controller>, desk: Arc<Desk>, now: Instant, current_mtu: u16) -> Self {
+    fn new(
+        inner: Box<dyn Controller>,
+        desk: Arc<Desk>,
+        counters: Arc<Counters>,
+        now: Instant,
+        current_mtu: u16,
+    ) -> Self {
         let path = Path::new(desk.settings, now, !desk.is_server);
         let (network, packet_bytes) = (Arc::default(), current_mtu.into());
-        Self { inner, desk, path, network, is_told: false, repaired: 0, packet_bytes, now }
+        let counted = path.counted;
+        Self { inner, desk, path, network, is_told: false, counters, counted, packet_bytes, now }
+    }
+
+    fn count(&mut self) {
+        let Counted { repaired, doubtful } = self.path.counted;
+        let (repaired, doubtful) = (repaired - self.counted.repaired, doubtful - self.counted.doubtful);
+        if repaired + doubtful == 0 {
+            return;
+        }
+        self.counted = self.path.counted;
+        for counters in [&self.counters, &self.desk.counters] {
+            counters.count_repaired(repaired);
+            counters.count_doubtful(doubtful);
+        }
     }
 }
 
@@ -202,7 +218,8 @@ impl Controller for EchoController {
         }
         let copies = self.path.handle_sent(now, bytes);
         if !copies.is_none() || copies.is_unvalidated {
-            self.desk.put(Mark { now, bytes, copies, network: self.network.clone() });
+            let (network, counters) = (self.network.clone(), self.counters.clone());
+            self.desk.put(Mark { now, bytes, copies, network, counters });
         }
     }
 
@@ -215,11 +232,7 @@ impl Controller for EchoController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
         self.path.handle_acks_end(now, app_limited);
-        let more = self.path.repaired - self.repaired;
-        if more > 0 {
-            self.repaired += more;
-            self.desk.counters.repaired_total.fetch_add(more, Ordering::Relaxed);
-        }
+        self.count();
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent: bool, lost_bytes: u64) {
@@ -227,6 +240,7 @@ impl Controller for EchoController {
         // No bytes: a router's mark (ECN-CE), not a loss.
         let packets = lost_bytes.div_ceil(self.packet_bytes.max(1));
         self.path.handle_lost(now, sent, packets.min(u32::MAX.into()) as u32);
+        self.count();
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
@@ -244,7 +258,8 @@ impl Controller for EchoController {
     /// For another path, of which nothing is known yet: the peer's port changed.
     fn clone_box(&self) -> Box<dyn Controller> {
         let packet_bytes = self.packet_bytes.min(u16::MAX.into()) as u16;
-        Box::new(Self::new(self.inner.clone_box(), self.desk.clone(), self.now, packet_bytes))
+        let (inner, counters) = (self.inner.clone_box(), self.counters.clone());
+        Box::new(Self::new(inner, self.desk.clone(), counters, self.now, packet_bytes))
     }
 
     fn initial_window(&self) -> u64 {
@@ -254,6 +269,12 @@ impl Controller for EchoController {
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
     }
+}
+
+/// What is counted of a connection whose controller this is; `None`: it has no echo.
+pub fn counters(controller: Box<dyn Controller>) -> Option<Arc<Counters>> {
+    let controller = controller.into_any().downcast::<EchoController>().ok()?;
+    Some(controller.counters.clone())
 }
 
 fn is_long(contents: &[u8]) -> bool {

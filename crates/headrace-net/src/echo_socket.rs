@@ -17,6 +17,7 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::Notify;
 
 use crate::echo::{Desk, Leaving};
+use crate::echo_counts::Counters;
 
 /// Where a copy goes, and how: as its original.
 struct How {
@@ -25,6 +26,7 @@ struct How {
     segment_size: Option<usize>,
     src_ip: Option<IpAddr>,
     is_unvalidated: bool,
+    counters: Arc<Counters>,
 }
 
 struct EchoSocket {
@@ -72,14 +74,15 @@ impl EchoSocket {
     }
 
     fn send_copy(&self, copy: &Waiting<How>) {
-        let How { destination, ecn, segment_size, src_ip, is_unvalidated } = copy.how;
+        let How { destination, ecn, segment_size, src_ip, is_unvalidated, ref counters } = copy.how;
         let contents = copy.bytes.as_slice();
         if is_unvalidated && !self.desk.may_copy(destination, contents.len()) {
             return;
         }
         // One that does not fit into the socket now would only be late.
         if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
-            self.desk.count_copy(contents.len());
+            counters.count_copy(contents.len());
+            self.desk.counters.count_copy(contents.len());
         }
     }
 
@@ -100,15 +103,15 @@ impl AsyncUdpSocket for EchoSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let (now, copies) = match self.desk.take(transmit.destination, transmit.contents) {
+        let (now, copies, counters) = match self.desk.take(transmit.destination, transmit.contents) {
             Leaving::Once => return self.inner.try_send(transmit),
             Leaving::Withheld => return Ok(()),
-            Leaving::Copied(now, copies) => (now, copies),
+            Leaving::Copied(now, copies, counters) => (now, copies, counters),
         };
         self.inner.try_send(transmit)?;
         let &Transmit { destination, ecn, segment_size, src_ip, contents } = transmit;
         let is_unvalidated = copies.is_unvalidated;
-        let how = How { destination, ecn, segment_size, src_ip, is_unvalidated };
+        let how = How { destination, ecn, segment_size, src_ip, is_unvalidated, counters };
         let mut queue = self.queue();
         let before = queue.next_due();
         queue.push(now, how, contents, copies.after());

@@ -20,6 +20,7 @@ use headrace_core::path::ClientAddress;
 use quinn::{RecvStream, SendStream, VarInt};
 use tokio::sync::watch;
 
+use crate::echo_counts::Tally;
 use crate::http3_request;
 use crate::http3_stream::{self, stream_code};
 use crate::server::{Phase, Worker};
@@ -32,6 +33,8 @@ pub struct Connection {
     pub quic: quinn::Connection,
     /// Becomes true when the handshake is complete: until then what comes may be a replay (RFC 8446 §8).
     pub handshake: watch::Receiver<bool>,
+    /// What its echo did.
+    pub tally: Arc<Tally>,
     state: Mutex<State>,
     /// Request streams that are being served.
     open: AtomicU64,
@@ -127,7 +130,7 @@ pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection, handshake: watc
         critical: [false; 4],
     };
     let (state, open) = (Mutex::new(state), AtomicU64::new(0));
-    let connection = Arc::new(Connection { quic, handshake, state, open });
+    let connection = Arc::new(Connection { quic, handshake, tally: Arc::default(), state, open });
     let Ok(control) = open_control(&connection, limits.max_head_bytes as u64).await else { return };
     let mut phase = worker.shared.phase.clone();
     let goaway = say_goaway(worker.clone(), connection.clone(), control);

@@ -32,7 +32,7 @@ pub async fn serve(
 ) {
     let max_head_bytes = worker.config.limits.max_head_bytes;
     let mut reader = MessageReader::new(recv, max_head_bytes);
-    let sender = Sender::new(connection.quic.clone(), send, urgency.clone());
+    let sender = Sender::new(connection.quic.clone(), connection.tally.clone(), send, urgency.clone());
     let timeout = worker.config.timeouts.request_s;
     let head = match tokio::time::timeout(timeout, read_head(&mut reader, max_head_bytes)).await {
         Ok(Ok(head)) => head,

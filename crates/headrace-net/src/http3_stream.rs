@@ -20,6 +20,8 @@ use http::{HeaderMap, StatusCode};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 
 use crate::downstream::Gone;
+use crate::echo_counts::Tally;
+use crate::report::Transport;
 
 /// Most bytes taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -188,6 +190,7 @@ type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>>
 /// Writes one answer.
 pub struct Sender {
     connection: quinn::Connection,
+    tally: Arc<Tally>,
     send: SendStream,
     /// Frames that quinn has no room for yet.
     waiting: VecDeque<Bytes>,
@@ -203,10 +206,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub fn new(connection: quinn::Connection, send: SendStream, urgency: Arc<AtomicU8>) -> Self {
+    pub fn new(
+        connection: quinn::Connection,
+        tally: Arc<Tally>,
+        send: SendStream,
+        urgency: Arc<AtomicU8>,
+    ) -> Self {
         let stopped = Box::pin(send.stopped());
         Self {
             connection,
+            tally,
             send,
             waiting: VecDeque::new(),
             batch: BytesMut::new(),
@@ -318,6 +327,17 @@ impl Sender {
     /// would take it back.
     pub fn settle_time(&self) -> Duration {
         settle_time(&self.connection)
+    }
+
+    pub fn transport(&self) -> Transport {
+        let path = self.connection.stats().path;
+        Transport {
+            round_trip: path.rtt,
+            congestion_window: path.cwnd,
+            sent_packets: path.sent_packets,
+            lost_packets: path.lost_packets,
+            echo: self.tally.look(&self.connection),
+        }
     }
 
     fn queue_frame(&mut self, bytes: Bytes) {

@@ -22,6 +22,7 @@ pub mod downstream;
 mod drain;
 mod driver;
 pub mod echo;
+pub mod echo_counts;
 mod echo_socket;
 pub mod exchange;
 mod follow;

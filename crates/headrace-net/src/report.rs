@@ -12,6 +12,7 @@ use headrace_core::stats::Histogram;
 use http::StatusCode;
 
 use crate::downstream::Gone;
+use crate::echo_counts::Counts;
 
 /// What a relay left of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,19 @@ pub struct RelayReport {
     /// From an event's arrival until it had been handed to the transport.
     pub holds: Histogram,
     pub upstream_reused: bool,
+    /// `None`: the client speaks over TCP.
+    pub transport: Option<Transport>,
+}
+
+/// What QUIC knows of the client's connection, since it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    pub round_trip: Duration,
+    pub congestion_window: u64,
+    pub sent_packets: u64,
+    /// Declared lost, and sent again.
+    pub lost_packets: u64,
+    pub echo: Counts,
 }
 
 impl RelayReport {
@@ -71,6 +85,7 @@ impl RelayReport {
             gaps: Histogram::default(),
             holds: Histogram::default(),
             upstream_reused: false,
+            transport: None,
         }
     }
 }

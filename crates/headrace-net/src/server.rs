@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::config::{ServerConfig, Steering};
 use crate::drain;
-use crate::echo;
+use crate::echo_counts;
 use crate::exchange::Exchange;
 use crate::http3_listener;
 use crate::listener::{self, Sockets};
@@ -76,7 +76,7 @@ pub struct Counters {
     pub refused_total: AtomicU64,
     /// Connections closed because the peer broke the protocol.
     pub breaches_total: AtomicU64,
-    pub echo: Arc<echo::Counters>,
+    pub echo: Arc<echo_counts::Counters>,
 }
 
 /// What one worker owns.

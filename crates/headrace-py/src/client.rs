@@ -189,6 +189,7 @@ impl Connection {
     fn stats(&self) -> Vec<(&'static str, f64)> {
         let Some(inner) = self.inner.inner() else { return Vec::new() };
         let stats = inner.quic.stats();
+        let echo = inner.desk.as_ref().map(|desk| desk.counters.counts()).unwrap_or_default();
         vec![
             ("rtt", inner.quic.rtt().as_secs_f64()),
             ("congestion_window", stats.path.cwnd as f64),
@@ -198,6 +199,10 @@ impl Connection {
             ("sent_bytes", stats.udp_tx.bytes as f64),
             ("received_datagrams", stats.udp_rx.datagrams as f64),
             ("received_bytes", stats.udp_rx.bytes as f64),
+            ("echo_copies", echo.copies as f64),
+            ("echo_copied_bytes", echo.copied_bytes as f64),
+            ("echo_repaired", echo.repaired as f64),
+            ("echo_doubtful", echo.doubtful as f64),
         ]
     }
 

@@ -109,6 +109,23 @@ impl RelayReport {
         self.0.holds.quantile(q).as_secs_f64()
     }
 
+    /// What QUIC knows of the client's connection since it began, as `(name, value)`; empty over TCP.
+    #[getter]
+    fn transport(&self) -> Vec<(&'static str, f64)> {
+        let Some(transport) = self.0.transport else { return Vec::new() };
+        let echo = transport.echo;
+        vec![
+            ("rtt", transport.round_trip.as_secs_f64()),
+            ("congestion_window", transport.congestion_window as f64),
+            ("lost_packets", transport.lost_packets as f64),
+            ("sent_packets", transport.sent_packets as f64),
+            ("echo_copies", echo.copies as f64),
+            ("echo_copied_bytes", echo.copied_bytes as f64),
+            ("echo_repaired", echo.repaired as f64),
+            ("echo_doubtful", echo.doubtful as f64),
+        ]
+    }
+
     fn __repr__(&self) -> String {
         let status = self.0.status.map_or("-".to_owned(), |status| status.as_u16().to_string());
         format!(

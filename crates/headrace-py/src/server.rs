@@ -103,6 +103,7 @@ impl Server {
     /// Gauges and counts.
     fn snapshot(&self) -> Vec<(&'static str, u64)> {
         let counters = &self.inner.shared.counters;
+        let echo = counters.echo.counts();
         vec![
             ("exchanges", counters.exchanges.load(Ordering::Relaxed) as u64),
             ("connections", counters.connections.load(Ordering::Relaxed) as u64),
@@ -113,9 +114,10 @@ impl Server {
             ("unknown_tickets_total", self.inner.unknown_tickets()),
             ("refused_total", counters.refused_total.load(Ordering::Relaxed)),
             ("breaches_total", counters.breaches_total.load(Ordering::Relaxed)),
-            ("echo_copies_total", counters.echo.copies_total.load(Ordering::Relaxed)),
-            ("echo_copied_bytes_total", counters.echo.copied_bytes_total.load(Ordering::Relaxed)),
-            ("echo_repaired_total", counters.echo.repaired_total.load(Ordering::Relaxed)),
+            ("echo_copies_total", echo.copies),
+            ("echo_copied_bytes_total", echo.copied_bytes),
+            ("echo_repaired_total", echo.repaired),
+            ("echo_doubtful_total", echo.doubtful),
             ("buffered_bytes", self.inner.shared.memory.used() as u64),
             ("pooled_upstreams", self.inner.pooled() as u64),
         ]

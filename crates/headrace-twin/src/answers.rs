@@ -255,7 +255,8 @@ impl Answers {
         let Some(client) = self.clients.get_mut(&handle) else { return };
         client.control = None;
         for (number, answer) in self.all.iter_mut().enumerate() {
-            if answer.connection == handle && answer.stream.take().is_some() {
+            // Handles come again: what has ended belongs to a connection before.
+            if answer.connection == handle && answer.ended_at.is_none() && answer.stream.take().is_some() {
                 client.waiting.push_back(number);
             }
         }

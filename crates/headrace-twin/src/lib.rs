@@ -20,6 +20,8 @@
 //!   `cargo run --release -p headrace-twin --example round_trips` prints them as a table.
 //! - [`walk`]: a random life of a connection, and what must hold in each;
 //!   `cargo run --release -p headrace-twin --example seeds -- 0 100000` runs many.
+//! - [`journey`]: hours of connections through one random network after the other, and what is held meanwhile;
+//!   `cargo run --release -p headrace-twin --example journeys`.
 //! - [`Setup::set_controller`] takes another congestion controller, [`Twin::set_repeater`] sends datagrams again:
 //!   for experiments.
 //! - [`packets`]: what can be read of datagrams without their keys.
@@ -38,6 +40,7 @@
 mod answer;
 pub mod answers;
 mod chance;
+pub mod journey;
 pub mod link;
 pub mod lossy;
 pub mod measures;
@@ -54,4 +57,4 @@ pub use headrace_core::link::{Loss, Plan, Rate};
 pub use link::{Link, ideal};
 pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};
 pub use side::{Datagram, Frames, Role};
-pub use twin::{Leaving, Repeater, Sent, Twin};
+pub use twin::{Held, Leaving, Repeater, Sent, Twin};

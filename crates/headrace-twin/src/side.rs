@@ -145,6 +145,11 @@ impl Side {
         }
     }
 
+    /// Networks that its echo remembers, and addresses of handshakes.
+    pub fn held(&self) -> (usize, usize) {
+        self.desk.as_ref().map(|desk| desk.held()).unwrap_or_default()
+    }
+
     /// Whether a copy may leave: see the product's echo.
     pub fn may_copy(&self, copy: &Datagram) -> bool {
         let may = |desk: &Arc<Desk>| desk.may_copy(copy.destination, copy.bytes.len());
@@ -171,7 +176,7 @@ impl Side {
                 let desk = self.desk.as_ref();
                 let copies = match desk.map(|desk| desk.take(transmit.destination, contents)) {
                     Some(Leaving::Withheld) => continue,
-                    Some(Leaving::Copied(_, copies)) => copies,
+                    Some(Leaving::Copied(_, copies, _)) => copies,
                     Some(Leaving::Once) | None => Copies::default(),
                 };
                 let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use headrace_core::echo::queue::Queue;
 use quinn_proto::{ClientConfig, Connection, ConnectionStats};
 
@@ -17,6 +18,10 @@ use crate::answers::Answers;
 use crate::link::{Link, ideal};
 use crate::setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup};
 use crate::side::{Datagram, Role, Side};
+
+mod held;
+
+pub use held::Held;
 
 /// No scenario needs so many events at one instant; a loop does.
 const MOST_ROUNDS: usize = 10_000;
@@ -124,6 +129,14 @@ impl Twin {
     pub fn ask(&mut self, handle: usize, shape: Shape) -> usize {
         let Some(connection) = self.client.connection_mut(handle) else { return usize::MAX };
         self.answers.ask(self.now, handle, shape, connection)
+    }
+
+    /// The client ends a connection.
+    pub fn close(&mut self, handle: usize) {
+        let now = self.began + self.now;
+        if let Some(connection) = self.client.connection_mut(handle) {
+            connection.close(now, 0x100u32.into(), Bytes::new());
+        }
     }
 
     pub fn stop(&mut self, answer: usize) {

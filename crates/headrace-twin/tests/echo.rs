@@ -38,16 +38,17 @@ fn losses_are_repaired_before_anybody_sees_them() {
             assert!(echo.stalls() <= stalls && echo.gap(0.99) <= MS * gap, "{what}, {:?}", echo.gap(0.99));
             assert!(echo.stalls() * 20.0 <= bare.stalls(), "{what}, without {}", bare.stalls());
             assert!(echo.spurious() <= 0.01, "{what}, spurious {}", echo.spurious());
+            assert!(echo.declared - echo.gone <= echo.doubtful, "{what}, counted {}", echo.doubtful);
         }
     }
 }
 
 #[test]
 fn bursts_are_repaired_but_for_few() {
-    for is_spread in [true, false] {
+    for (streams, is_spread) in [(16, true), (16, false), (1, true)] {
         for (burst, stalls) in [(3.0, 3.0), (6.0, 8.0)] {
-            let echo = tally(&lossy(16, is_spread, 0.03, burst));
-            let what = format!("runs of {burst}, spread {is_spread}: {}", echo.stalls());
+            let echo = tally(&lossy(streams, is_spread, 0.03, burst));
+            let what = format!("{streams} streams, runs of {burst}, spread {is_spread}: {}", echo.stalls());
             assert!(echo.stalls() <= stalls && echo.gap(0.99) <= MS * 55, "{what}, {:?}", echo.gap(0.99));
         }
     }

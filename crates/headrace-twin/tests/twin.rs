@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_twin::measures::{EVERY, flowing};
-use headrace_twin::{Loss, Role, Setup, Tls, walk};
+use headrace_twin::{Loss, Role, Setup, Tls, journey, walk};
 use quinn_proto::congestion::CubicConfig;
 
 const TRIP: Duration = Duration::from_millis(60);
@@ -69,4 +69,21 @@ fn every_token_arrives_once_whatever_the_network_does() {
     assert!(of(|walk| walk.lost as usize) > seeds * 10);
     assert!(of(|walk| walk.path_changes as usize) > seeds / 2);
     assert!(of(|walk| walk.stopped) > seeds / 4);
+}
+
+/// Two hours of one random network after the other, with an echo: every token once, in order; what both sides hold stays
+/// within bounds, and is gone when all is quiet.
+#[test]
+fn hours_of_random_networks_leave_nothing_behind() {
+    let tls = Tls::new(false, 1).unwrap();
+    let mut sum = journey::Journey::default();
+    for seed in 0.. {
+        sum = sum.and(&journey::journey(seed, Duration::from_secs(600), &tls).unwrap());
+        if sum.lasted >= Duration::from_secs(2 * 3600) {
+            break;
+        }
+    }
+    // They were no holidays.
+    assert!(sum.tokens > 100_000 && sum.lost > 5_000 && sum.moves > 20 && sum.outages > 5, "{sum:?}");
+    assert!(sum.held.copies > 0 && sum.connections > 20, "{sum:?}");
 }

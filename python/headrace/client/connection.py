@@ -129,7 +129,7 @@ class Connection:
 
     def stats(self) -> dict[str, float]:
         """What the transport knows: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
-        `path_changes`, ..."""
+        `path_changes`, `echo_copies`, ..."""
         return dict(self._raw.stats())
 
     @property

@@ -76,7 +76,8 @@ class Stats:
     @property
     def path(self) -> dict[str, float]:
         """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `path_changes`,
-        `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`."""
+        `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`; of our echo `echo_copies`,
+        `echo_copied_bytes`, `echo_repaired`, `echo_doubtful` (docs/echo.md)."""
         return dict(self._begun.connection.stats())
 
     def __repr__(self) -> str:

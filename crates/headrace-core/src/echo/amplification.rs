@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Handshakes at one time of which this is known; beyond it all are forgotten, and get no copies.
+/// Addresses of which this is known: of the last handshakes so many, at least half of them. What is forgotten gets no
+/// copies.
 const MOST: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,30 +22,42 @@ struct Bytes {
 
 #[derive(Debug, Default)]
 pub struct Amplification {
-    addresses: HashMap<SocketAddr, Bytes>,
+    recent: HashMap<SocketAddr, Bytes>,
+    /// They are forgotten when `recent` is full.
+    older: HashMap<SocketAddr, Bytes>,
 }
 
 impl Amplification {
     /// A handshake's datagram came.
     pub fn handle_received(&mut self, from: SocketAddr, bytes: u64) {
-        if self.addresses.len() >= MOST && !self.addresses.contains_key(&from) {
-            self.addresses.clear();
-        }
-        self.addresses.entry(from).or_default().received += bytes;
+        let of_address = match self.find(from) {
+            Some(of_address) => of_address,
+            None => {
+                if self.recent.len() >= MOST / 2 {
+                    self.older = std::mem::take(&mut self.recent);
+                }
+                self.recent.entry(from).or_default()
+            }
+        };
+        of_address.received += bytes;
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<&mut Bytes> {
+        self.recent.get_mut(&address).or_else(|| self.older.get_mut(&address))
     }
 
     /// Whether the transport's datagram may be sent there, which is counted then. `None`: nothing is known.
     pub fn spend(&mut self, to: SocketAddr, bytes: u64) -> Option<bool> {
-        let Bytes { received, sent, copied } = self.addresses.get_mut(&to)?;
+        let Bytes { received, sent, copied } = self.find(to)?;
         // Without copies the transport's own count is as good.
         let is_allowed = *copied == 0 || *sent + bytes <= *received * 3;
         *sent += if is_allowed { bytes } else { 0 };
         Some(is_allowed)
     }
 
-    /// Whether a copy may be sent there. An address of which nothing is known any more has been validated.
+    /// Whether a copy may be sent there, to an address that was not validated when its original left.
     pub fn spend_copy(&mut self, to: SocketAddr, bytes: u64) -> bool {
-        let Some(Bytes { received, sent, copied }) = self.addresses.get_mut(&to) else { return true };
+        let Some(Bytes { received, sent, copied }) = self.find(to) else { return false };
         let is_allowed = *sent + bytes <= *received * 3;
         if is_allowed {
             *sent += bytes;
@@ -55,11 +68,16 @@ impl Amplification {
 
     /// The address is its own.
     pub fn forget(&mut self, address: SocketAddr) {
-        self.addresses.remove(&address);
+        self.recent.remove(&address);
+        self.older.remove(&address);
+    }
+
+    pub fn len(&self) -> usize {
+        self.recent.len() + self.older.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty()
+        self.len() == 0
     }
 }
 
@@ -78,7 +96,7 @@ mod tests {
         amplification.handle_received(client, 1200);
         assert_eq!(amplification.spend(client, 3600), Some(true));
         amplification.forget(client);
-        assert_eq!((amplification.spend(client, 1), amplification.spend_copy(client, 1)), (None, true));
+        assert_eq!((amplification.spend(client, 1), amplification.spend_copy(client, 1)), (None, false));
     }
 
     #[test]
@@ -94,7 +112,10 @@ mod tests {
         let mut amplification = Amplification::default();
         for port in 0..u16::MAX {
             amplification.handle_received(([192, 0, 2, 1], port).into(), 1200);
-            assert!(amplification.addresses.len() <= MOST);
+            assert!(amplification.len() <= MOST);
         }
+        let last = ([192, 0, 2, 1], u16::MAX - 300).into();
+        assert!(amplification.spend(last, 1200) == Some(true) && amplification.spend_copy(last, 1200));
+        assert!(!amplification.spend_copy(([192, 0, 2, 1], 7).into(), 1200), "nothing is known of it");
     }
 }

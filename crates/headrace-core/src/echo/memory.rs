@@ -40,6 +40,14 @@ impl Memory {
         self.networks.insert(network, (now, known));
     }
 
+    pub fn len(&self) -> usize {
+        self.networks.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
     /// Seldom, rather than one each time: to find the oldest costs a look at all.
     fn forget_older_half(&mut self) {
         let mut times: Vec<Instant> = self.networks.values().map(|(at, _)| *at).collect();

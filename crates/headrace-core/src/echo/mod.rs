@@ -45,6 +45,7 @@ pub struct Settings {
 pub struct Copies {
     pub near: Option<Duration>,
     pub far: Option<Duration>,
+    pub last: Option<Duration>,
     /// The peer's address has not been shown to be its own: only a handshake may be copied, never the first
     /// datagrams after a change of path (RFC 9000 §8.1, §9.3.1).
     pub is_unvalidated: bool,
@@ -52,10 +53,11 @@ pub struct Copies {
 
 impl Copies {
     pub fn is_none(&self) -> bool {
-        self.near.is_none() && self.far.is_none()
+        self.after().next().is_none()
     }
 
-    pub fn after(&self) -> impl Iterator<Item = Duration> {
-        self.near.into_iter().chain(self.far)
+    /// Ascending.
+    pub fn after(&self) -> impl Iterator<Item = Duration> + use<> {
+        [self.near, self.far, self.last].into_iter().flatten()
     }
 }

@@ -9,6 +9,8 @@
 //! | watching | far alone: the next packet overtakes it, so that a loss shows, and is repaired all the same | after a while, and so many packets: off |
 //! | off | none | – |
 //!
+//! Small packets that are far apart get a last copy too, while fresh, and when losses are many or come in bursts.
+//!
 //! A loss leads from each of them to on. A loss shows in two ways: the transport declares it, or a packet is
 //! acknowledged after one that was sent later: its copy came through, and it did not.
 //!
@@ -25,7 +27,8 @@ use crate::delay::Delay;
 /// So many packets say something about a path.
 const ENOUGH_PACKETS: u32 = 64;
 const WATCHING: Duration = Duration::from_millis(3_500);
-/// Of two packets' time, the later copy of a sparse flow comes behind the next packet, but no later than this.
+/// A copy of a sparse flow comes behind the next packets, but no later than this: a gap of 65 ms is still below what a
+/// person sees.
 const LATEST_COPY: Duration = Duration::from_millis(45);
 /// Without a loss that the transport declared, copies stop for a moment, to see: packets that overtake each other
 /// look like repaired losses.
@@ -45,9 +48,13 @@ const QUEUE: Duration = Duration::from_millis(15);
 const ACK_DELAY: Duration = Duration::from_millis(25);
 /// No handshake of a path that works takes longer.
 const HANDSHAKE: Duration = Duration::from_millis(500);
+/// Packets that were sent in a longer pause of copies had none.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Over a shorter round trip a loss is repaired (RFC 9002 §6.2: a probe comes 25 ms after it) before it is seen.
 const SHORT: Duration = Duration::from_millis(5);
 const SPARSE: Duration = Duration::from_millis(10);
+/// Tokens of one stream or two. A third copy of more would cost much where a sparse flow of one stream costs little.
+const SMALL: u64 = 600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -82,8 +89,18 @@ pub struct Path {
     last_lost_sent: Option<Instant>,
     share: f32,
     neighbours: f32,
+    /// From when to when all packets were copied, and how long after them the last copy left.
+    copied: Option<(Instant, Instant, Duration)>,
+    pub counted: Counted,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
     /// Losses that a copy repaired.
     pub repaired: u64,
+    /// Copied packets that were declared lost while an acknowledgement of a copy could still come: some of them were sent
+    /// again in vain.
+    pub doubtful: u64,
 }
 
 /// Extra bytes: a token bucket of a quarter of a second.
@@ -116,7 +133,8 @@ impl Path {
             last_lost_sent: None,
             share: 0.0,
             neighbours: 0.0,
-            repaired: 0,
+            copied: None,
+            counted: Counted::default(),
         }
     }
 
@@ -166,7 +184,16 @@ impl Path {
         }
         copies.near = copies.near.filter(|_| self.spend(now, bytes));
         copies.far = copies.far.filter(|_| self.spend(now, bytes));
+        copies.last = copies.last.filter(|_| bytes <= SMALL && self.spend(now, bytes));
+        self.note_copied(now, copies);
         copies
+    }
+
+    fn note_copied(&mut self, now: Instant, copies: Copies) {
+        let Some(after) = copies.after().last() else { return };
+        let (since, until, reach) = self.copied.unwrap_or((now, now, after));
+        let since = if now > until + PAUSE { now } else { since };
+        self.copied = Some((since, now, reach.max(after)));
     }
 
     fn wanted(&self) -> Copies {
@@ -179,7 +206,9 @@ impl Path {
                 Copies { far: far.map(|far| far.max(behind)), ..Copies::default() }
             }
             State::Fresh | State::On => {
-                Copies { near, far: far.filter(|_| self.wants_far()), ..Copies::default() }
+                let last =
+                    Some(LATEST_COPY).filter(|last| self.wants_last() && *last > far.unwrap_or_default());
+                Copies { near, far: far.filter(|_| self.wants_far()), last, ..Copies::default() }
             }
         }
     }
@@ -195,6 +224,12 @@ impl Path {
         // Packets that are far apart hide their losses from us, and copies of them cost little.
         let is_blind = self.state == State::Fresh || self.spacing > SPARSE;
         is_known || is_blind || self.is_bursty()
+    }
+
+    /// A sparse flow has few packets between a datagram and its copies: one run of losses takes them all, unless the
+    /// last comes behind the next two datagrams.
+    fn wants_last(&self) -> bool {
+        self.spacing > SPARSE && (self.state == State::Fresh || self.is_bursty())
     }
 
     /// Losses are many, or come together.
@@ -222,7 +257,7 @@ impl Path {
         *newest = (*newest).max(Some(sent));
         let is_late = before.is_some_and(|before| sent < before);
         if is_late && !self.is_handshake(sent) && self.state != State::Off {
-            self.repaired += 1;
+            self.counted.repaired += 1;
             self.note_loss(now, sent, 1);
         } else {
             self.share -= self.share / MEMORY;
@@ -241,6 +276,12 @@ impl Path {
 
     /// The transport declares packets lost, the newest of which was `sent` then.
     pub fn handle_lost(&mut self, now: Instant, sent: Instant, packets: u32) {
+        if let Some((since, until, reach)) = self.copied
+            && (since..=until).contains(&sent)
+            && now <= sent + reach + self.delay.base().unwrap_or_default() * 2 + ACK_DELAY
+        {
+            self.counted.doubtful += u64::from(packets);
+        }
         if packets > 0 && !self.is_queueing() && !self.is_handshake(sent) {
             self.last_declared = now;
             self.note_loss(now, sent, packets);

@@ -16,8 +16,8 @@ const MOST_BYTES: usize = 1024 * 1024;
 pub struct Waiting<T> {
     pub how: T,
     pub bytes: Vec<u8>,
-    /// After what time it is sent yet another time.
-    again: Option<Duration>,
+    /// When it is sent yet other times.
+    again: [Option<Instant>; 2],
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Keeps a datagram that was sent now; whether it is kept. `after`: ascending, one time or two.
+    /// Keeps a datagram that was sent now; whether it is kept. `after`: ascending, up to three times.
     pub fn push(
         &mut self,
         now: Instant,
@@ -73,7 +73,7 @@ impl<T> Queue<T> {
         if self.heap.len() >= MOST_COPIES || self.bytes + bytes.len() > MOST_BYTES {
             return false;
         }
-        let again = after.next().map(|second| second.saturating_sub(first));
+        let again = [after.next(), after.next()].map(|after| after.map(|after| now + after));
         self.bytes += bytes.len();
         self.insert(now + first, Waiting { how, bytes: bytes.to_vec(), again });
         true
@@ -94,10 +94,10 @@ impl<T> Queue<T> {
         if self.next_due().is_none_or(|at| at > now) {
             return false;
         }
-        let Some(Reverse(Due { at, mut waiting, .. })) = self.heap.pop() else { return false };
+        let Some(Reverse(Due { mut waiting, .. })) = self.heap.pop() else { return false };
         send(&waiting);
-        match waiting.again.take() {
-            Some(again) => self.insert(at + again, waiting),
+        match waiting.again.iter_mut().find_map(Option::take) {
+            Some(at) => self.insert(at, waiting),
             None => self.bytes -= waiting.bytes.len(),
         }
         true
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn each_copy_leaves_at_its_time() {
         let (began, mut queue) = (Instant::now(), Queue::default());
-        assert!(queue.push(began, 1, b"one", [MS * 5, MS * 25].into_iter()));
+        assert!(queue.push(began, 1, b"one", [MS * 5, MS * 25, MS * 45].into_iter()));
         assert!(queue.push(began + MS, 2, b"two", [MS * 5].into_iter()));
         assert!(!queue.push(began, 3, b"three", [].into_iter()));
         assert_eq!(queue.next_due(), Some(began + MS * 5));
@@ -135,6 +135,8 @@ mod tests {
         assert_eq!(due(&mut queue, began + MS * 6), [(1, b"one".to_vec()), (2, b"two".to_vec())]);
         assert_eq!(queue.next_due(), Some(began + MS * 25));
         assert_eq!(due(&mut queue, began + MS * 30), [(1, b"one".to_vec())]);
+        assert_eq!(queue.next_due(), Some(began + MS * 45));
+        assert_eq!(due(&mut queue, began + MS * 45), [(1, b"one".to_vec())]);
         assert!(queue.is_empty() && queue.bytes == 0);
     }
 

@@ -56,7 +56,8 @@ impl Flow {
 #[test]
 fn a_path_without_losses_is_left_alone_after_its_first_seconds() {
     let mut flow = Flow::new(SETTINGS);
-    assert_eq!(flow.run(70), Copies { near: Some(MS * 5), far: Some(MS * 25), ..Copies::default() });
+    let last = Some(LATEST_COPY);
+    assert_eq!(flow.run(70), Copies { near: Some(MS * 5), far: Some(MS * 25), last, ..Copies::default() });
     assert_eq!(flow.run(100).near, None);
     assert_eq!(flow.path.state(), State::Watching);
     flow.run(82);
@@ -88,7 +89,7 @@ fn a_packet_that_its_copy_repaired_counts_as_a_loss() {
     let early = flow.at(48) + MS;
     flow.path.handle_acked(flow.at(49) + TRIP + MS, early);
     flow.path.handle_acks_end(flow.at(49) + TRIP + MS, true);
-    assert_eq!((flow.path.state(), flow.path.repaired), (State::On, 1));
+    assert_eq!((flow.path.state(), flow.path.counted.repaired), (State::On, 1));
 }
 
 #[test]
@@ -103,6 +104,22 @@ fn bursts_get_a_later_copy_too() {
         flow.lose();
     }
     assert_eq!(flow.run(1).far, Some(MS * 25));
+}
+
+/// With the next packets between its copies, a run of losses does not take all of them.
+#[test]
+fn packets_that_are_far_apart_get_a_last_copy_when_losses_are_many() {
+    for (every, last) in [(MS * 20, Some(LATEST_COPY)), (MS * 2, None)] {
+        let mut flow = Flow::new(SETTINGS);
+        flow.every = every;
+        flow.run(5_000);
+        flow.lose();
+        assert_eq!(flow.run(1).last, last);
+    }
+    let mut flow = Flow::new(SETTINGS);
+    flow.run(2_000);
+    flow.lose();
+    assert_eq!(flow.run(300).last, None, "losses are few");
 }
 
 #[test]

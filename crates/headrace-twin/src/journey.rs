@@ -1,0 +1,233 @@
+//! Connections through one random network after the other, with an echo, for as long as you like.
+//!
+//! In: a seed, how long. Out: counts, or the promise that was broken: every token of every answer arrives once, in order
+//! and unchanged; what both sides hold stays within bounds, and is gone when all is quiet.
+//!
+//! A network lasts some seconds: random losses and bursts, jitter, packets that overtake each other or come twice, a
+//! bottleneck with its queue; and in some an outage, or another address. Some networks later the client begins another
+//! connection.
+
+use std::time::Duration;
+
+use headrace_core::echo::Mode;
+
+use crate::lossy::product_echo;
+use crate::measures::elsewhere;
+use crate::{Chance, Held, Loss, Plan, Rate, Role, Setup, Shape, Tls, Twin, ideal};
+
+/// A connection has no more answers at one time.
+const MOST_STREAMS: usize = 16;
+/// Twice on the server, where a stream stays until its end is acknowledged, while others are asked for already.
+const MOST_HELD_STREAMS: usize = 4 * MOST_STREAMS;
+const NETWORKS_OF_A_CONNECTION: u64 = 6;
+/// Shorter than the idle timeout (30 s), so that some probes are left when it ends.
+const LONGEST_OUTAGE_MS: u64 = 5_000;
+/// What was lost last is sent again at the latest then, and a closed connection forgotten.
+const QUIET: Duration = Duration::from_secs(35);
+/// Answers that are still running when a connection's last network is over.
+const LIMIT: Duration = Duration::from_secs(300);
+/// How often it is looked at what is held; not in step with tokens.
+const LOOK: Duration = Duration::from_millis(101);
+/// Datagrams and tokens on their way: of 16 streams that a bottleneck held up, and their copies.
+const MOST_EVENTS: usize = 20_000;
+/// What `headrace_core::echo::queue` keeps for a socket; two sides.
+const MOST_COPIES: usize = 2 * 1024;
+/// What `headrace_core::echo::amplification` keeps.
+const MOST_ADDRESSES: usize = 1024;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Journey {
+    /// Virtual.
+    pub lasted: Duration,
+    pub connections: usize,
+    pub networks: usize,
+    pub outages: usize,
+    pub moves: usize,
+    pub tokens: usize,
+    pub datagrams: u64,
+    pub lost: u64,
+    /// The most of each.
+    pub held: Held,
+}
+
+impl Journey {
+    /// Both, one after the other.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            lasted: self.lasted + other.lasted,
+            connections: self.connections + other.connections,
+            networks: self.networks + other.networks,
+            outages: self.outages + other.outages,
+            moves: self.moves + other.moves,
+            tokens: self.tokens + other.tokens,
+            datagrams: self.datagrams + other.datagrams,
+            lost: self.lost + other.lost,
+            held: self.held.max(&other.held),
+        }
+    }
+}
+
+/// # Errors
+/// The first promise that was broken.
+pub fn journey(seed: u64, lasts: Duration, tls: &Tls) -> Result<Journey, String> {
+    let mut chance = Chance::new(seed ^ 0x10e2);
+    let mut setup = Setup::new(seed, Duration::from_millis(60), tls)?;
+    let mut echo = product_echo()?;
+    // Always on, but for a queue; or as the product decides.
+    echo.mode = if chance.below(2) == 0 { Mode::On } else { Mode::Auto };
+    setup.echo = Some(echo);
+    let mut traveller = Traveller { twin: Twin::new(setup), chance, seen: Journey::default() };
+    while traveller.twin.now() < lasts {
+        traveller.connection().map_err(|broken| format!("seed {seed}: {broken}"))?;
+    }
+    Ok(traveller.arrive())
+}
+
+struct Traveller {
+    twin: Twin,
+    chance: Chance,
+    seen: Journey,
+}
+
+impl Traveller {
+    /// One connection's life.
+    fn connection(&mut self) -> Result<(), String> {
+        let connection = self.twin.connect()?;
+        self.seen.connections += 1;
+        let first = self.twin.answers.all().len();
+        let shape = self.shape();
+        self.twin.ask(connection, shape);
+        // An address that changes before the handshake is confirmed ends it (RFC 9000 §9).
+        let end = self.twin.now() + QUIET;
+        self.twin.run_while(end, |twin| twin.answer(first).heard_at.is_none());
+        for _ in 0..1 + self.chance.below(NETWORKS_OF_A_CONNECTION) {
+            self.network(connection)?;
+        }
+        self.rest();
+        let end = self.twin.now() + LIMIT;
+        self.twin.run_to_end(end);
+        if let Some(broken) = self.twin.answers.all()[first..].iter().find(|answer| !answer.is_whole()) {
+            return Err(format!("a broken answer: {broken:?}"));
+        }
+        self.twin.run_for(QUIET);
+        let held = self.note_held()?;
+        // The control streams stay.
+        if held.streams > 2 || held.copies > 0 {
+            return Err(format!("left when all was quiet: {held:?}"));
+        }
+        self.twin.close(connection);
+        self.twin.run_for(QUIET);
+        let held = self.note_held()?;
+        if held.connections + held.streams + held.copies + held.events > 0 {
+            return Err(format!("left of a connection that is over: {held:?}"));
+        }
+        Ok(())
+    }
+
+    /// Another network, and what people ask while they are in it.
+    fn network(&mut self, connection: usize) -> Result<(), String> {
+        self.seen.networks += 1;
+        let delay = Duration::from_micros(2_000 + self.chance.below(120_000));
+        for from in [Role::Client, Role::Server] {
+            let (now, plan) = (self.twin.now(), self.plan(delay));
+            self.twin.link_mut(from).set_path(now, plan);
+        }
+        self.disturb();
+        for _ in 0..1 + self.chance.below(5) {
+            let is_open = |answer: &&crate::Answer| answer.ended_at.is_none();
+            if self.twin.answers.all().iter().filter(is_open).count() < MOST_STREAMS {
+                let shape = self.shape();
+                self.twin.ask(connection, shape);
+            }
+            for _ in 0..self.chance.below(40) {
+                self.twin.run_for(LOOK);
+                self.note_held()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self) {
+        let mut outside = elsewhere(self.chance.below(2) == 0);
+        outside.set_port(1_024 + self.chance.below(60_000) as u16);
+        let what = self.chance.below(8);
+        self.seen.moves += usize::from((1..4).contains(&what));
+        match what {
+            0 => {
+                self.seen.outages += 1;
+                self.twin.begin_outage(Duration::from_millis(self.chance.below(LONGEST_OUTAGE_MS)));
+            }
+            1 => self.twin.rebind_nat(outside),
+            2 => self.twin.move_client(outside, true),
+            3 => self.twin.move_client(outside, false),
+            _ => {}
+        }
+    }
+
+    /// Nothing is lost any more.
+    fn rest(&mut self) {
+        let now = self.twin.now();
+        for from in [Role::Client, Role::Server] {
+            self.twin.link_mut(from).set_path(now, ideal(Duration::from_millis(30)));
+        }
+    }
+
+    fn shape(&mut self) -> Shape {
+        Shape {
+            tokens: 1 + self.chance.below(400) as usize,
+            token_bytes: 20 + self.chance.below(380) as usize,
+            every: Duration::from_millis(5 + self.chance.below(60)),
+            thinks: Duration::from_millis(self.chance.below(500)),
+            ..Shape::default()
+        }
+    }
+
+    fn plan(&mut self, delay: Duration) -> Plan {
+        let chance = &mut self.chance;
+        let (share, run) = (chance.share() * 0.08, 1.0 + chance.share() * 3.0);
+        let loss = match chance.below(4) {
+            0 => Loss::default(),
+            1 => Loss::new(share / 2.0, run).unwrap_or_default(),
+            _ => Loss::new(share, 1.0).unwrap_or_default(),
+        };
+        let (rate, queue_bytes) = match chance.below(2) {
+            0 => (Rate::default(), u64::MAX),
+            _ => (Rate::Bits(300_000 + chance.below(10_000_000)), 8_000 + chance.below(120_000)),
+        };
+        let half_ns = delay.as_nanos() as f64 / 2.0;
+        Plan {
+            loss,
+            rate,
+            queue_bytes,
+            jitter_ns: (half_ns * chance.share()) as u64,
+            reorder: if chance.below(2) == 0 { chance.share() * 0.2 } else { 0.0 },
+            reorder_ns: (half_ns * chance.share()) as u64,
+            duplicate: chance.share() * 0.05,
+            ..ideal(delay)
+        }
+    }
+
+    fn note_held(&mut self) -> Result<Held, String> {
+        let held = self.twin.held();
+        self.seen.held = self.seen.held.max(&held);
+        let is_bounded = held.connections <= 2
+            && held.streams <= MOST_HELD_STREAMS
+            && held.copies <= MOST_COPIES
+            && held.networks <= 2
+            && held.addresses <= MOST_ADDRESSES
+            && held.events <= MOST_EVENTS;
+        if is_bounded { Ok(held) } else { Err(format!("too much is held: {held:?}")) }
+    }
+
+    fn arrive(self) -> Journey {
+        let (up, down) = (self.twin.link(Role::Client), self.twin.link(Role::Server));
+        Journey {
+            lasted: self.twin.now(),
+            tokens: self.twin.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
+            datagrams: up.index() + down.index(),
+            lost: up.lost + down.lost,
+            ..self.seen
+        }
+    }
+}
