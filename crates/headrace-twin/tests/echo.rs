@@ -87,6 +87,25 @@ fn a_queue_ends_copies_within_a_second_and_takes_no_longer_than_cubic() {
     assert!(echo.gap(0.99) <= cubic.gap(0.99) * 102 / 100, "{:?} {:?}", echo.gap(0.99), cubic.gap(0.99));
 }
 
+/// Nothing comes after it whose acknowledgement could tell of the loss.
+#[test]
+fn the_last_token_before_a_pause_does_not_wait_for_a_probe_timeout() {
+    for (echo, at_least, at_most) in [(product_echo().ok(), MS, MS * 5), (None, TRIP, MS * 1000)] {
+        let mut setup = setup(1);
+        setup.echo = echo;
+        let mut twin = Twin::new(setup);
+        let connection = twin.connect().unwrap();
+        let answer = twin.ask(connection, Shape { tokens: 40, ..Shape::default() });
+        twin.run_while(Duration::from_secs(5), |twin| twin.answer(answer).due_at(39).is_none());
+        twin.run_until(twin.answer(answer).due_at(39).unwrap() - MS);
+        let index = twin.link(Role::Server).index();
+        twin.link_mut(Role::Server).drop_packet(index);
+        assert!(twin.run_to_end(Duration::from_secs(60)) && twin.answer(answer).is_whole());
+        let late = twin.answer(answer).lateness(TRIP / 2)[39];
+        assert!((at_least..=at_most).contains(&late), "{late:?}");
+    }
+}
+
 fn setup(seed: u64) -> Setup {
     let mut setup = Setup::new(seed, TRIP, &Tls::new(false, 1).unwrap()).unwrap();
     (setup.echo, setup.keeps_log) = (product_echo().unwrap().into(), true);
