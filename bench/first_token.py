@@ -6,7 +6,9 @@ The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From 
 `request` until the first token is in Python's hands: on an open connection (*warm*), on a new one (*cold*),
 and on a new one to a server that the client knows (*early*: 0-RTT; the request has an `Idempotency-Key`). The
 same client asks headrace, Caddy and Envoy, by turns; behind each is the scripted model server, which answers
-at once. For comparison httpx2 over HTTP/2, to headrace.
+at once. For comparison httpx2 over HTTP/2, to headrace. Then cold again at R = 60 ms with 3 % of packets lost
+in both directions, by the lab's own cells: there the tail counts. The cores are kept awake
+(`bench.common.awake`) but with `--halting`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import ssl
 import tempfile
@@ -27,10 +30,13 @@ import httpx2
 
 from bench import common, peers
 from headrace import AsyncClient, Trust
-from headrace.lab import load
+from headrace.lab import load as lab_load
+from headrace.lab.cell import Cell, Options, run_cell
 from headrace.lab.link import Link
+from headrace.lab.load import quantile
 from headrace.lab.namespaces import enter
 from headrace.lab.profiles import Profile
+from headrace.lab.scenario import Load, RunPart, Scenario, Show
 
 ROUND_TRIPS_MS = (20, 50, 100, 200)
 PATH = "/v1/chat/completions"
@@ -53,7 +59,7 @@ async def first(parts: AsyncIterable[object]) -> float:
 
 async def ask(client: AsyncClient, origin: str, key: str | None = None) -> tuple[float, bool]:
     """Milliseconds to the first token, and whether the request was early."""
-    headers = [*load.HEADERS, *([("idempotency-key", key)] if key else [])]
+    headers = [*lab_load.HEADERS, *([("idempotency-key", key)] if key else [])]
     began = time.perf_counter()
     response = await client.request("POST", origin + PATH, headers, BODY)
     at = await first(response.chunks())
@@ -77,7 +83,9 @@ async def http2(origin: str, ca: Path, trip_ms: float) -> Times:
     async with httpx2.AsyncClient(http1=False, http2=True, verify=trust) as client:
         for name in ("cold", "warm"):
             began = time.perf_counter()
-            async with client.stream("POST", origin + PATH, headers=load.HEADERS, content=BODY) as response:
+            async with client.stream(
+                "POST", origin + PATH, headers=lab_load.HEADERS, content=BODY
+            ) as response:
                 times[name] = (await first(response.aiter_raw()) - began) * 1e3
     return times
 
@@ -103,12 +111,41 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
     return rows
 
 
+def lossy(seeds: int) -> list[dict[str, Any]]:
+    """Cold first tokens where packets are lost; those that never came within a minute count as such."""
+    taken: dict[str, list[float]] = {}
+    load = Load(streams=8, rounds=25, tokens=1, cold=True, spread_s=0.2)  # type: ignore[call-arg]
+    for seed, server in itertools.product(range(1, seeds + 1), LOSSY_SERVERS):
+        scenario = Scenario(
+            name="cold",
+            title="cold",
+            link={"delay_ms": LOSSY_TRIP_MS / 2, "loss": LOSS},
+            load=load,
+            run=RunPart(servers=[server], protocols=["http3"]),  # type: ignore[call-arg]
+            show=Show(measures=["ttft_p99_ms"]),
+        )
+        result = run_cell(scenario, Cell(server, "http3", seed=seed), Options(keep_timeline=False))
+        taken.setdefault(server, []).extend(result["ttft"])
+    rows = [
+        {"server": name, "samples": len(all), **{p: quantile(all, q) for p, q in QUANTILES.items()}}
+        for name, all in taken.items()
+    ]
+    for row in rows:
+        print(common.shown(row), flush=True)
+    return rows
+
+
+LOSS, LOSSY_TRIP_MS = 0.03, 60.0
+LOSSY_SERVERS = ("headrace", "headrace-no-echo", "caddy", "envoy")
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
 def summary(taken: list[float], trip: float) -> dict[str, Any]:
     return {
         "samples": len(taken),
-        "p50": load.quantile(taken, 0.5),
-        "p90": load.quantile(taken, 0.9),
-        "round_trips": load.quantile(taken, 0.5) / trip,
+        "p50": quantile(taken, 0.5),
+        "p90": quantile(taken, 0.9),
+        "round_trips": quantile(taken, 0.5) / trip,
     }
 
 
@@ -117,9 +154,12 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seeds", type=int, default=4, help="of the runs with loss")
+    parser.add_argument("--halting", action="store_true", help="let idle cores halt")
     options = parser.parse_args(arguments)
     common.need_root(parser)
-    with tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
+    awake = contextlib.nullcontext() if options.halting else common.awake()
+    with awake, tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
         folder, host = Path(temporary), link.server_address
         peers.certificate(folder, host)
         with contextlib.ExitStack() as stack:
@@ -136,10 +176,13 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             rows = asyncio.run(measure(link, origins, folder / "ca.pem", options.rounds))
             enter(link.server.name)
         link_result = link.result()
+    lossy_rows = lossy(options.seeds)
     result: dict[str, Any] = {
         "rounds": options.rounds,
         "versions": {proxy.name: proxy.version for proxy in proxies},
         "rows": rows,
+        "is_awake": not options.halting,
+        "lossy": {"loss": LOSS, "round_trip_ms": LOSSY_TRIP_MS, "rows": lossy_rows},
         "link": {name: link_result[name] for name in ("lateness_ms", "realtime", "void", "void_because")},
     }
     print(json.dumps(result["link"]))
