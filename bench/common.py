@@ -44,33 +44,6 @@ def source(script: dict[str, Any]) -> Iterator[str]:
         started.wait(10)
 
 
-SPIN = """
-import os, sys
-os.sched_setaffinity(0, {int(sys.argv[1])})
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-parent = os.getppid()
-while os.getppid() == parent:
-    for _ in range(100_000):
-        pass
-"""
-
-
-@contextlib.contextmanager
-def awake() -> Iterator[None]:
-    """Keeps every core from halting, by a process on each that yields to all others at once (SCHED_IDLE): in
-    a virtual machine a halted core takes long to wake, which a server under load does not pay."""
-    spinning = [
-        subprocess.Popen([sys.executable, "-c", SPIN, str(core)], start_new_session=True)
-        for core in sorted(os.sched_getaffinity(0))
-    ]
-    try:
-        yield
-    finally:
-        for each in spinning:
-            each.kill()
-            each.wait()
-
-
 def load(origin: str, ca: Path, connections: int, streams: int, *more: str) -> subprocess.Popen[bytes]:
     """The load generator in a process of its own."""
     command = [sys.executable, "-m", "headrace.lab.load", origin, "--ca", str(ca)]

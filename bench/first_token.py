@@ -7,8 +7,7 @@ The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From 
 and on a new one to a server that the client knows (*early*: 0-RTT; the request has an `Idempotency-Key`). The
 same client asks headrace, Caddy and Envoy, by turns; behind each is the scripted model server, which answers
 at once. For comparison httpx2 over HTTP/2, to headrace. Then cold again at R = 60 ms with 3 % of packets lost
-in both directions, by the lab's own cells: there the tail counts. The cores are kept awake
-(`bench.common.awake`) but with `--halting`.
+in both directions, by the lab's own cells: there the tail counts.
 """
 
 from __future__ import annotations
@@ -155,11 +154,9 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=4, help="of the runs with loss")
-    parser.add_argument("--halting", action="store_true", help="let idle cores halt")
     options = parser.parse_args(arguments)
     common.need_root(parser)
-    awake = contextlib.nullcontext() if options.halting else common.awake()
-    with awake, tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
+    with tempfile.TemporaryDirectory() as temporary, Link(Profile(delay_ms=10)) as link:
         folder, host = Path(temporary), link.server_address
         peers.certificate(folder, host)
         with contextlib.ExitStack() as stack:
@@ -181,7 +178,6 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         "rounds": options.rounds,
         "versions": {proxy.name: proxy.version for proxy in proxies},
         "rows": rows,
-        "is_awake": not options.halting,
         "lossy": {"loss": LOSS, "round_trip_ms": LOSSY_TRIP_MS, "rows": lossy_rows},
         "link": {name: link_result[name] for name in ("lateness_ms", "realtime", "void", "void_because")},
     }
