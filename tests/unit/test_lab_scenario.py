@@ -29,7 +29,10 @@ def test_what_is_shipped_is_right(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('"headrace"', '"nobody"'), "x.toml: run: servers: expected some of headrace, headrace-no-echo, caddy, envoy"),
+        (
+            ('"headrace"', '"nobody"'),
+            "x.toml: run: servers: expected some of headrace, headrace-no-echo, caddy, envoy",
+        ),
         (('"http3"', '"spdy"'), "x.toml: run.protocols.0: expected 'http1', 'http2' or 'http3'; got 'spdy'"),
         (("gap_p99_ms", "speed"), "x.toml: show: measures: expected some of stalls_per_1000"),
         (("title", "titel"), "x.toml: title is missing; x.toml: titel: there is no such key"),
