@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import ConfigError
 from headrace.lab import namespaces
 
+Run = TypeVar("Run")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -94,6 +97,18 @@ def write(name: str, command: str, data: dict[str, Any]) -> Path:
     file.write_text(json.dumps(about | data, indent=2) + "\n")
     print(f"-> {file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}")
     return file
+
+
+def at_once(
+    perform: Callable[[Run], dict[str, Any]], runs: Sequence[Run], count: int, name: Callable[[Run], str]
+) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Performs runs, so many at a time, each in a process that knows of no other; in their order, with
+    progress."""
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        for number, (run, result) in enumerate(zip(runs, pool.map(perform, runs), strict=True), 1):
+            print(f"\r[{number}/{len(runs)}] {name(run)} ", end="", file=sys.stderr, flush=True)
+            yield run, result
+    print(file=sys.stderr)
 
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

@@ -15,15 +15,14 @@ import argparse
 import itertools
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 from bench import common
 from headrace.lab.cell import Cell, Options, run_cell
 from headrace.lab.run import TRIES
 from headrace.lab.scenario import Load, RunPart, Scenario, Show
+from headrace.lab.statistics import percentile
 
 PATHS: dict[str, dict[str, Any]] = {
     "0 %": {},
@@ -38,6 +37,7 @@ PAIRS = f"qh3/{ECHO},headrace/{ECHO},qh3/caddy,qh3/envoy"
 PAIRS_WITHOUT_LOSS = f"qh3/{ECHO},qh3/{NO_ECHO},headrace/{ECHO},headrace/{NO_ECHO}"
 FURTHER = 500
 """Tokens of each stream that the long run without loss has more: 10 s."""
+COSTS = ("bytes_per_token", "cpu_us_per_token", "stalled_per_loss")
 STALL_MS = 80.0
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 Row = tuple[int, str, str, str]
@@ -72,35 +72,27 @@ def one(run: Run) -> dict[str, Any]:
     if result["errors"]:
         raise RuntimeError(f"{run}: {result['errors']}")
     measures = result["measures"]
-    kept = {key: measures.get(key) for key in ("bytes_per_token", "cpu_us_per_token", "stalled_per_loss")}
+    kept = {key: measures.get(key) for key in ("stalls_per_1000", *COSTS)}
     return {"gaps": result["gaps"], "made_again": void, "void": bool(result["void"]), **kept}
-
-
-def percentile(counts: Counter[float], share: float) -> float:
-    left = share * counts.total()
-    for value, count in sorted(counts.items()):
-        left -= count
-        if left <= 0:
-            return value
-    return max(counts)
 
 
 def summary(runs: dict[Run, dict[str, Any]]) -> dict[str, Any]:
     """Of a row's runs: gaps of all together, costs as medians."""
     counted = {run: result for run, result in runs.items() if not result["void"]}
-    gaps, worst = Counter[float](), 0.0
+    if not counted:
+        raise RuntimeError(f"{next(iter(runs))}: every run was void; is the machine busy?")
+    gaps = Counter[float]()
     for result in counted.values():
-        own = Counter(dict(result["gaps"]))
-        gaps += own
-        worst = max(worst, sum(count for gap, count in own.items() if gap > STALL_MS) * 1000 / own.total())
-    stalls = sum(count for gap, count in gaps.items() if gap > STALL_MS)
+        gaps += Counter(dict(result["gaps"]))
     return {
         "runs": len(counted),
         "made_again": sum(result["made_again"] for result in runs.values()),
         "tokens": gaps.total(),
-        "stalls_per_1000": round(stalls * 1000 / gaps.total(), 2),
-        "worst_seed": round(worst, 2),
-        "gap_ms": {name: percentile(gaps, share) for name, share in QUANTILES.items()},
+        "stalls_per_1000": round(
+            sum(n for gap, n in gaps.items() if gap > STALL_MS) * 1000 / gaps.total(), 2
+        ),
+        "worst_seed": round(max(result["stalls_per_1000"] for result in counted.values()), 2),
+        "gap_ms": {name: percentile(gaps.elements(), share) for name, share in QUANTILES.items()},
         **costs(counted),
     }
 
@@ -108,7 +100,7 @@ def summary(runs: dict[Run, dict[str, Any]]) -> dict[str, Any]:
 def costs(runs: dict[Run, dict[str, Any]]) -> dict[str, float]:
     found = {}
     short = min(run.tokens for run in runs)
-    for key in ("bytes_per_token", "cpu_us_per_token", "stalled_per_loss"):
+    for key in COSTS:
         values = [result[key] for run, result in runs.items() if run.tokens == short]
         if None not in values:
             found[key] = round(common.median(values), 2)
@@ -157,14 +149,14 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     runs = sorted(itertools.chain(*waiting.values()), key=lambda run: (places.index(run.row[:2]), run.seed))
     rows: list[dict[str, Any]] = []
     done: dict[Run, dict[str, Any]] = {}
-    with ProcessPoolExecutor(options.at_once, get_context("spawn")) as pool:
-        for run, result in zip(runs, pool.map(one, runs), strict=True):
-            done[run] = result
-            print(f"\r[{len(done)}/{len(runs)}] {run.row[1]}, seed {run.seed} ", end="", file=sys.stderr)
-            for row in [row for row, its in waiting.items() if all(each in done for each in its)]:
-                about = dict(zip(("streams", "path", "client", "server"), row, strict=True))
-                rows.append(about | summary({each: done[each] for each in waiting.pop(row)}))
-                print("\r" + common.shown(rows[-1]), flush=True)
+    for run, result in common.at_once(
+        one, runs, options.at_once, lambda run: f"{run.row[1]}, seed {run.seed}"
+    ):
+        done[run] = result
+        for row in [row for row, its in waiting.items() if all(each in done for each in its)]:
+            about = dict(zip(("streams", "path", "client", "server"), row, strict=True))
+            rows.append(about | summary({each: done[each] for each in waiting.pop(row)}))
+            print("\r" + common.shown(rows[-1]), flush=True)
     rows.sort(key=lambda row: -row["streams"])
     result = {"round_trip_ms": 60, "tokens": options.tokens, "rows": rows}
     if keep:

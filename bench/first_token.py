@@ -29,10 +29,9 @@ import httpx2
 
 from bench import common, peers
 from headrace import AsyncClient, Trust
-from headrace.lab import load as lab_load
 from headrace.lab.cell import Cell, Options, run_cell
 from headrace.lab.link import Link
-from headrace.lab.load import quantile
+from headrace.lab.load import HEADERS, quantile
 from headrace.lab.namespaces import enter
 from headrace.lab.profiles import Profile
 from headrace.lab.scenario import Load, RunPart, Scenario, Show
@@ -58,7 +57,7 @@ async def first(parts: AsyncIterable[object]) -> float:
 
 async def ask(client: AsyncClient, origin: str, key: str | None = None) -> tuple[float, bool]:
     """Milliseconds to the first token, and whether the request was early."""
-    headers = [*lab_load.HEADERS, *([("idempotency-key", key)] if key else [])]
+    headers = [*HEADERS, *([("idempotency-key", key)] if key else [])]
     began = time.perf_counter()
     response = await client.request("POST", origin + PATH, headers, BODY)
     at = await first(response.chunks())
@@ -82,9 +81,7 @@ async def http2(origin: str, ca: Path, trip_ms: float) -> Times:
     async with httpx2.AsyncClient(http1=False, http2=True, verify=trust) as client:
         for name in ("cold", "warm"):
             began = time.perf_counter()
-            async with client.stream(
-                "POST", origin + PATH, headers=lab_load.HEADERS, content=BODY
-            ) as response:
+            async with client.stream("POST", origin + PATH, headers=HEADERS, content=BODY) as response:
                 times[name] = (await first(response.aiter_raw()) - began) * 1e3
     return times
 

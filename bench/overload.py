@@ -27,9 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,7 @@ from headrace.gateway import Gateway
 from headrace.lab import link_log, peers
 from headrace.lab.link import Link
 from headrace.lab.profiles import Profile
+from headrace.lab.statistics import percentile
 from headrace.lab.workload import Workload
 
 NARROW = {"delay_ms": 30.0, "rate_mbit": 1.0, "queue_kb": 32.0}
@@ -51,10 +50,8 @@ CASES: dict[str, tuple[dict[str, float], dict[str, Any], int, bool]] = {
     "tokens beside TCP": (NARROW, TOKENS, 16, True),
     "bulk beside TCP": (WIDE, {"events": 1_000_000, "interval_s": 0.0, "size": 1200}, 1, True),
 }
-SERVERS = {
-    "steady, echo": {"congestion": "steady", "echo": "auto"},
-    "cubic, no echo": {"congestion": "cubic", "echo": "off"},
-}
+SERVERS = {"steady, echo": ("steady", "auto"), "cubic, no echo": ("cubic", "off")}
+"""Congestion controller, and mode of the echo."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +101,15 @@ def tcp_bulk(link: Link) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def gateway(server: str, upstream: str, link: Link, folder: Path) -> AsyncIterator[Gateway]:
-    chosen = SERVERS[server]
+    congestion, mode = SERVERS[server]
     fields: dict[str, Any] = {
-        "listen": {"host": link.server_address, "port": 0, "workers": 1},
-        "echo": {"mode": chosen["echo"]},
+        "listen": {"host": link.server_address, "port": 0, "workers": 1, "congestion": congestion},
+        "echo": {"mode": mode},
         "upstreams": [{"url": upstream, "models": ["*"]}],
     }
-    fields["listen"]["congestion"] = chosen["congestion"]
-    settings = Config(**fields)
     peers.certificate(folder, link.server_address)
     chain, key = ((folder / name).read_text() for name in ("cert.pem", "key.pem"))
-    async with Gateway(settings, chain, key) as running:
+    async with Gateway(Config(**fields), chain, key) as running:
         yield running
 
 
@@ -176,10 +171,10 @@ def one(run: Run) -> dict[str, Any]:
         rates = {"tcp_mbit": link_log.TCP, "ours_mbit": link_log.UDP}
         return answer | {key: through[protocol] * 8e-6 / seconds for key, protocol in rates.items()}
     arrivals = [[token[-1] for token in stream["tokens"]] for stream in log["streams"]]
-    gaps = sorted((b - a) / 1e6 for times in arrivals for a, b in itertools.pairwise(times))
+    gaps = [(b - a) / 1e6 for times in arrivals for a, b in itertools.pairwise(times)]
     done = max(stream["end_ns"] for stream in log["streams"]) - log["t0_ns"]
     whole = sum(not stream["error"] for stream in log["streams"])
-    quantiles = {f"gap_{name}_ms": gaps[int(len(gaps) * share)] for name, share in QUANTILES.items()}
+    quantiles = {f"gap_{name}_ms": percentile(gaps, share) for name, share in QUANTILES.items()}
     return answer | {"done_s": done / 1e9, "whole": whole, **quantiles}
 
 
@@ -197,15 +192,12 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     runs = [
         Run(case, server, seed + 1) for case in CASES for seed in range(options.seeds) for server in SERVERS
     ]
-    with ProcessPoolExecutor(options.at_once, get_context("spawn")) as pool:
-        results = {}
-        for run, found in zip(runs, pool.map(one, runs), strict=True):
-            results[run] = found
-            print(f"\r[{len(results)}/{len(runs)}] {run.case} ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    results = dict(common.at_once(one, runs, options.at_once, lambda run: run.case))
     rows = []
     for case, server in itertools.product(CASES, SERVERS):
         its = [r for run, r in results.items() if (run.case, run.server) == (case, server) and not r["void"]]
+        if not its:
+            raise RuntimeError(f"{case}, {server}: every run was void; is the machine busy?")
         medians = {key: round(common.median([r[key] for r in its]), 2) for key in its[0] if key != "void"}
         worst = {"latest_copy_s": round(max(r["last_copy_s"] for r in its), 2)}
         rows.append({"case": case, "server": server, "runs": len(its), **medians, **worst})
