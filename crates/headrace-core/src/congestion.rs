@@ -8,7 +8,7 @@
 //! | a loss without a queue, few in all | stays: a radio lost it, and sending less would not help |
 //! | losses without a queue, more than an eighth of what is sent | × 0.7, but not below the floor: a policer, or a buffer too small to show as delay |
 //! | persistent congestion (RFC 9002 §7.6) | as a new connection's; from there slow start |
-//! | acknowledgements, the window was used | slow start until a queue shows; then half a datagram each round trip, and a quarter while a queue stands: who is paced loses less of a full queue than TCP, whose segments come in bursts |
+//! | acknowledgements, the window was used | slow start until a queue shows; then half a datagram each round trip, a quarter while a queue stands |
 //! | the flow is limited by its application, and uses less than half of it (RFC 7661 §4.3) | stays |
 //!
 //! The floor is twice what the flow had acknowledged within a round trip, up to [`FLOOR`]: a flow of tokens needs
@@ -26,7 +26,8 @@ const FLOOR: u64 = 64 * 1024;
 const SMALLEST_DATAGRAMS: u64 = 2;
 const REDUCTION: f64 = 0.7;
 /// Round trips in which the window grows by a datagram: with this reduction it takes what Reno takes, and CUBIC on
-/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each).
+/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each). While a queue stands it grows by half of this: who is
+/// paced loses less of a full queue than TCP, whose segments come in bursts, and would take more than half of it.
 const GROWTH_TRIPS: f64 = 1.7 / 0.9;
 /// Of acknowledged and lost bytes.
 const TOO_MANY_LOST: f64 = 0.125;
@@ -210,6 +211,20 @@ mod tests {
         flow.trip = MS * 80;
         let reached = flow.acknowledge(400, false);
         assert!(flow.acknowledge(100, false) <= reached + 1200, "half a datagram each window");
+    }
+
+    /// Of 480,000 bytes that are acknowledged a datagram takes 1.9 windows, and 3.8 while a queue stands.
+    #[test]
+    fn a_queue_halves_its_growth() {
+        for (queue, datagrams) in [(Duration::ZERO, 5), (MS * 20, 3)] {
+            let mut flow = Flow::new();
+            flow.acknowledge(1, false);
+            flow.trip += queue;
+            // Until no other round trip is among the last moments.
+            flow.acknowledge(400, false);
+            (flow.window.bytes, flow.window.slow_start_ends, flow.window.growth) = (INITIAL, 0, 0);
+            assert_eq!(flow.acknowledge(400, false), INITIAL + datagrams * 1200);
+        }
     }
 
     #[test]
