@@ -23,7 +23,7 @@ class Echo(BaseModel):
     near_ms: Annotated[float, Field(ge=1, le=50)] = echo.NEAR_MS
     """From a datagram to its copy."""
     far_ms: Annotated[float, Field(ge=5, le=200)] = echo.FAR_MS
-    """To its second copy, against bursts."""
+    """To its second copy, against bursts. A stream that is alone gets a third, after 45 ms."""
     first_s: Annotated[float, Field(ge=0, le=60)] = echo.FIRST_S
     """How long a path that is new gets copies."""
     hold_s: Annotated[float, Field(gt=0, le=3600)] = echo.HOLD_S
