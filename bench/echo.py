@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import common
-from headrace.lab.cell import Cell, Options, run_cell
-from headrace.lab.run import TRIES
+from headrace.lab.cell import Cell, Options, run_valid
 from headrace.lab.scenario import Load, RunPart, Scenario, Show
 from headrace.lab.statistics import percentile
 
@@ -61,19 +60,13 @@ def one(run: Run) -> dict[str, Any]:
         run=RunPart(servers=[server], protocols=["http3"]),  # type: ignore[call-arg]
         show=Show(measures=["stalls_per_1000"]),
     )
-    void = 0
-    while True:
-        result = run_cell(
-            scenario, Cell(server, "http3", client, None, run.seed), Options(keep_timeline=False)
-        )
-        if not result["void"] or void + 1 >= TRIES:
-            break
-        void += 1
+    cell = Cell(server, "http3", client, None, run.seed)
+    result = run_valid(scenario, cell, Options(keep_timeline=False))
     if result["errors"]:
         raise RuntimeError(f"{run}: {result['errors']}")
     measures = result["measures"]
     kept = {key: measures.get(key) for key in ("stalls_per_1000", *COSTS)}
-    return {"gaps": result["gaps"], "made_again": void, "void": bool(result["void"]), **kept}
+    return {**{key: result[key] for key in ("gaps", "made_again", "void")}, **kept}
 
 
 def summary(runs: dict[Run, dict[str, Any]]) -> dict[str, Any]:

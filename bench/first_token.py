@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import json
 import ssl
+import sys
 import tempfile
 import time
 import uuid
@@ -29,7 +30,7 @@ import httpx2
 
 from bench import common, peers
 from headrace import AsyncClient, Trust
-from headrace.lab.cell import Cell, Options, run_cell
+from headrace.lab.cell import Cell, Options, run_valid
 from headrace.lab.link import Link
 from headrace.lab.load import HEADERS, quantile
 from headrace.lab.namespaces import enter
@@ -108,9 +109,10 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
 
 
 def lossy(seeds: int) -> list[dict[str, Any]]:
-    """Cold first tokens where packets are lost; those that never came within a minute count as such."""
+    """Cold first tokens where packets are lost; one that never came counts as one after the load's limit."""
     taken: dict[str, list[float]] = {}
     load = Load(streams=8, rounds=25, tokens=1, cold=True, spread_s=0.2)  # type: ignore[call-arg]
+    limit_ms, places = load.limit_s * 1e3, load.streams * load.rounds
     for seed, server in itertools.product(range(1, seeds + 1), LOSSY_SERVERS):
         scenario = Scenario(
             name="cold",
@@ -120,8 +122,10 @@ def lossy(seeds: int) -> list[dict[str, Any]]:
             run=RunPart(servers=[server], protocols=["http3"]),  # type: ignore[call-arg]
             show=Show(measures=["ttft_p99_ms"]),
         )
-        result = run_cell(scenario, Cell(server, "http3", seed=seed), Options(keep_timeline=False))
-        taken.setdefault(server, []).extend(result["ttft"])
+        result = run_valid(scenario, Cell(server, "http3", seed=seed), Options(keep_timeline=False))
+        if not result["void"]:
+            missing = [limit_ms] * (places - len(result["ttft"]))
+            taken.setdefault(server, []).extend(result["ttft"] + missing)
     rows = [
         {"server": name, "samples": len(all), **{p: quantile(all, q) for p, q in QUANTILES.items()}}
         for name, all in taken.items()
@@ -170,6 +174,8 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             rows = asyncio.run(measure(link, origins, folder / "ca.pem", options.rounds))
             enter(link.server.name)
         link_result = link.result()
+    if link_result["void"]:
+        sys.exit(f"this counts for nothing: {'; '.join(link_result['void_because'])}")
     lossy_rows = lossy(options.seeds)
     result: dict[str, Any] = {
         "rounds": options.rounds,

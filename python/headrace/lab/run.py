@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import ConfigError
-from headrace.lab.cell import Cell, Options, run_cell
+from headrace.lab.cell import Cell, Options, run_valid
 from headrace.lab.clients.choose import PROTOCOLS
 from headrace.lab.scenario import Scenario
 from headrace.lab.statistics import abba
 
 VERSION = 1
 """Of the form of a result."""
-TRIES = 3
-"""Of a run that is void."""
 
 
 class Watcher(Protocol):
@@ -85,11 +83,7 @@ def perform(
         watcher.cell(cell)
         kept = Options(**{**vars(options), "keep_timeline": cell.seed == first and not cell.again})
         try:
-            # The machine was too busy for the link: that says nothing, so it is tried again.
-            for _ in range(TRIES):
-                result = run_cell(scenario, cell, kept, watcher.tokens)
-                if not result["void"]:
-                    break
+            result = run_valid(scenario, cell, kept, watcher.tokens)
         except (ConfigError, OSError, subprocess.SubprocessError) as error:
             if cell is plan[0]:
                 raise  # Most likely all would fail so.
