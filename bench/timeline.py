@@ -31,7 +31,7 @@ async def ask(client: AsyncClient, origin: str, name: str, key: str | None = Non
     took, is_early = await first_token.ask(client, origin, key)
     if key and not is_early:
         raise RuntimeError("it was not early")
-    return name, began, took
+    return name, began, took.python
 
 
 async def measure(origin: str, ca: Path, trip_ms: float) -> list[Span]:

@@ -119,6 +119,7 @@ class Emulator:
         - `up`, `down`: `in`, `out`, their bytes, `copies`, and `dropped` by the verdicts of `link_log`;
         - `device_drops`: empty, or what the devices dropped; `steal`: the share of CPU time that the
           machine's host took; `realtime`: whether the kernel granted priority and locked memory;
+          `awake`: whether it kept the processors from sleeping;
         - `events`: commands and steps of the script, each with the moment at which it took effect;
         - `log`: path of the packet log (`headrace.lab.link_log` reads it), complete up to now. It lives as
           long as this object, unless its path was given.

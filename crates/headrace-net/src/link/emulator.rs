@@ -53,6 +53,7 @@ pub struct Emulator {
     lateness: Lateness,
     log: Log,
     not_granted: Vec<String>,
+    awake: Option<realtime::Awake>,
 }
 
 impl Emulator {
@@ -80,11 +81,13 @@ impl Emulator {
             lateness: Lateness::default(),
             log,
             not_granted: Vec::new(),
+            awake: None,
         })
     }
 
     pub fn run(mut self, inbox: &Inbox) -> Answer {
         self.not_granted = realtime::enter();
+        self.awake = realtime::Awake::keep();
         self.restart(monotonic_ns());
         let mut set: PollSet = vec![pollfd(inbox.bell.as_raw_fd())];
         loop {
@@ -319,6 +322,7 @@ impl Emulator {
             unlogged,
             steps: self.steps.clone(),
             not_granted: self.not_granted.clone(),
+            awake: self.awake.is_some(),
             log_error: None,
         }
     }

@@ -61,6 +61,8 @@ pub struct Report {
     pub steps: Vec<(usize, u64)>,
     /// What the kernel refused of priority and locked memory.
     pub not_granted: Vec<String>,
+    /// The machine's processors were kept from sleeping.
+    pub awake: bool,
     pub log_error: Option<String>,
 }
 
