@@ -40,7 +40,8 @@ from headrace.lab.scenario import Load, RunPart, Scenario, Show
 
 ROUND_TRIPS_MS = (20, 50, 100, 200)
 PATH = "/v1/chat/completions"
-BODY = json.dumps({"model": "x", "script": {"events": 1, "interval_s": 0}}).encode()
+SCRIPT = {"events": 1, "interval_s": 0}
+BODY = json.dumps({"model": "x", "stream": True}).encode()
 KEEP_IDLE_S = 0.3
 """After which the client closes its connection: what comes then is early."""
 AWAY_S = 0.5
@@ -182,7 +183,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         peers.certificate(folder, host)
         with contextlib.ExitStack() as stack:
             enter(link.server.name)
-            upstream = stack.enter_context(common.source({}))
+            upstream = stack.enter_context(common.source(SCRIPT))
             # Of Envoy's workers each knows its own tickets alone: with two, half of what comes back is early.
             proxies = [
                 stack.enter_context(peers.headrace(upstream, folder, 2, host=host)),

@@ -6,20 +6,20 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_core::http3::code;
 use headrace_core::{Error, Kind};
-use quinn::{AsyncUdpSocket, ConnectionError, Endpoint, EndpointConfig, Runtime, TransportConfig, VarInt};
+use quinn::{AsyncUdpSocket, ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::client_origins::Origin;
-use crate::client_socket::ClientRuntime;
+use crate::client_socket::{self, ClientRuntime};
 use crate::config::Congestion;
 use crate::congestion;
 use crate::echo::{self, Desk};
@@ -27,6 +27,8 @@ use crate::echo_socket;
 use crate::http3_stream::stream_code;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// By then the first flight has left, and no answer has come over a network of any length.
+const SPARE_AFTER: Duration = Duration::from_millis(5);
 const CONGESTION: Congestion = Congestion::Bbr;
 
 /// What every attempt needs.
@@ -101,6 +103,10 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
     let connecting = endpoint
         .connect_with(plan.quic.clone(), address, &plan.target.name)
         .map_err(|error| failed(&error))?;
+    tokio::spawn(async move {
+        sleep(SPARE_AFTER).await;
+        client_socket::keep_spare(address);
+    });
     let begin =
         |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());
     let (quic, accepted) = match connecting.into_0rtt() {
@@ -170,16 +176,7 @@ fn endpoint(address: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<En
 /// # Errors
 /// What the system says.
 pub fn socket(server: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Arc<dyn AsyncUdpSocket>> {
-    let socket = UdpSocket::bind(any_port(server))?;
-    Ok(echo_socket::wrap(ClientRuntime.wrap_udp_socket(socket)?, desk))
-}
-
-/// Where a socket towards `server` is bound: any address of ours, any port.
-pub fn any_port(server: SocketAddr) -> SocketAddr {
-    match server {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    }
+    Ok(echo_socket::wrap(client_socket::take(server)?, desk))
 }
 
 /// How a client's connections behave.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Inner;
-use crate::client_connect::any_port;
+use crate::client_socket::any_port;
 use crate::client_stream::monotonic_ns;
 use crate::http3_stream::stream_code;
 use crate::network;
