@@ -35,7 +35,14 @@ def need_root(parser: argparse.ArgumentParser) -> None:
 @contextlib.contextmanager
 def source(script: dict[str, Any]) -> Iterator[str]:
     """The scripted model server in a process of its own; yields its URL."""
-    command = [sys.executable, "-m", "headrace.lab.source", "--script", json.dumps(script)]
+    with model("headrace.lab.source", "--script", json.dumps(script)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def model(module: str, *arguments: str) -> Iterator[str]:
+    """A model server in a process of its own, made by `python -m module`; yields its URL."""
+    command = [sys.executable, "-m", module, *arguments]
     # In a session of its own Ctrl-C is not for it: it ends with its standard input.
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert started.stdin is not None

@@ -6,7 +6,7 @@ The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From 
 `request` until the engine has read the first token from its socket (the lab's rule), and until Python has it:
 on an open connection (*warm*), on a new one (*cold*), and on a new one to a server that the client knows
 (*early*: 0-RTT; the request has an `Idempotency-Key`). The same client asks headrace, Caddy and Envoy, by
-turns; behind each is the scripted model server, which answers at once. For comparison httpx2 over HTTP/2, to
+turns; behind each is a model server that answers at once (`bench.instant_model`). For comparison httpx2 over HTTP/2, to
 headrace: until Python has it. Then cold again at R = 60 ms with 3 % of packets lost in both directions, by
 the lab's own cells: there the tail counts.
 """
@@ -40,8 +40,9 @@ from headrace.lab.scenario import Load, RunPart, Scenario, Show
 
 ROUND_TRIPS_MS = (20, 50, 100, 200)
 PATH = "/v1/chat/completions"
-SCRIPT = {"events": 1, "interval_s": 0}
 BODY = json.dumps({"model": "x", "stream": True}).encode()
+WARM_UP = 8
+"""Rounds before the first that counts."""
 KEEP_IDLE_S = 0.3
 """After which the client closes its connection: what comes then is early."""
 AWAY_S = 0.5
@@ -107,14 +108,14 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
     ways = {name: (http3, origin) for name, origin in origins.items()}
     ways["http2"] = (http2, origins["headrace"])
     rows = []
-    for trip in ROUND_TRIPS_MS:
+    # The first ones also load modules, and Python learns the types of what it runs.
+    for trip, warm_up in zip(ROUND_TRIPS_MS, (WARM_UP, 1, 1, 1), strict=False):
         link.command({"do": "profile", "profile": Profile(delay_ms=trip / 2)})
         samples: dict[str, dict[str, list[Took]]] = {name: {} for name in ways}
-        for number in range(rounds + 1):
+        for number in range(-warm_up, rounds):
             for name, (take, origin) in ways.items():
                 times = await take(origin, ca, trip)
-                # The first also loads modules and opens the way to the model server.
-                for case, took in times.items() if number else ():
+                for case, took in times.items() if number >= 0 else ():
                     samples[name].setdefault(case, []).append(took)
         for name, cases in samples.items():
             row = {case: summary(taken, trip) for case, taken in cases.items()}
@@ -160,7 +161,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def summary(taken: list[Took], trip: float) -> dict[str, Any]:
-    at_socket, in_python = zip(*taken, strict=True)
+    at_socket, in_python = zip(*taken, strict=False)
     return {
         "samples": len(taken),
         "p50": quantile(at_socket, 0.5),
@@ -183,10 +184,10 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         peers.certificate(folder, host)
         with contextlib.ExitStack() as stack:
             enter(link.server.name)
-            upstream = stack.enter_context(common.source(SCRIPT))
+            upstream = stack.enter_context(common.model("bench.instant_model"))
             # Of Envoy's workers each knows its own tickets alone: with two, half of what comes back is early.
             proxies = [
-                stack.enter_context(peers.headrace(upstream, folder, 2, host=host)),
+                stack.enter_context(peers.headrace(upstream, folder, 2, max_streams=100, host=host)),
                 stack.enter_context(peers.caddy(upstream, folder, 2, host=host)),
                 stack.enter_context(peers.envoy(upstream, folder, 1, host=host)),
             ]

@@ -25,6 +25,7 @@ use crate::congestion;
 use crate::echo::{self, Desk};
 use crate::echo_socket;
 use crate::http3_stream::stream_code;
+use crate::key_share;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// By then the first flight has left, and no answer has come over a network of any length.
@@ -106,6 +107,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
     tokio::spawn(async move {
         sleep(SPARE_AFTER).await;
         client_socket::keep_spare(address);
+        key_share::prepare();
     });
     let begin =
         |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());

@@ -31,6 +31,7 @@ mod http3_listener;
 mod http3_request;
 mod http3_stream;
 mod inbox;
+mod key_share;
 pub mod link;
 mod listener;
 mod memory;

@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use crate::key_share;
 use crate::tickets::Tickets;
 
 /// The configurations of the QUIC and the TCP listener.
@@ -136,6 +137,11 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     let preferred = rustls::CipherSuite::TLS13_AES_128_GCM_SHA256;
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != preferred);
+    for group in &mut provider.kx_groups {
+        if group.name() == rustls::NamedGroup::X25519 {
+            *group = &key_share::Prepared;
+        }
+    }
     Arc::new(provider)
 }
 

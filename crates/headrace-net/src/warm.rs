@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::key_share;
 use crate::server::{Phase, Worker};
 use crate::upstream::{self, Target};
 
@@ -136,6 +137,7 @@ pub async fn run(worker: Arc<Worker>) {
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => return,
         }
         worker.pool.sweep();
+        key_share::prepare();
         opening.retain(|_, task| !task.is_finished());
         if worker.is_draining() {
             continue;
