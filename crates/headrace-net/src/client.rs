@@ -4,7 +4,7 @@
 //! and reached in the background (`client_connect.rs`); requests made meanwhile wait for it. All clients of a
 //! process share one runtime on one thread, started when the first of them connects.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use headrace_core::http3::{code, settings};
 use headrace_core::{Error, Kind};
 use quinn::{ConnectionError, Endpoint, RecvStream, SendStream};
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
 
 use crate::client_connect::{self, is_alert};
 use crate::client_origins::{Origin, Origins};
@@ -315,7 +316,6 @@ impl Inner {
         desk: Option<Arc<Desk>>,
     ) -> Result<Arc<Self>, Error> {
         let control = open_control(&quic, config).await?;
-        let source = client_watch::source_towards(quic.remote_address());
         Ok(Arc::new(Self {
             quic,
             origin,
@@ -326,10 +326,17 @@ impl Inner {
             is_silent: AtomicBool::new(false),
             flow: Arc::default(),
             path_changes: AtomicU64::new(0),
-            source: std::sync::Mutex::new(source),
+            source: std::sync::Mutex::default(),
             endpoint,
             desk,
         }))
+    }
+
+    /// From which address of ours the server is reached: `found` meanwhile, or looked up now.
+    pub async fn note_source(&self, server: SocketAddr, found: JoinHandle<Option<IpAddr>>) {
+        let is_found = found.is_finished();
+        let source = if is_found { found.await.ok().flatten() } else { client_watch::source_towards(server) };
+        *self.source() = source;
     }
 
     /// Whether a request with this stream id was refused by a GOAWAY, and may be sent again elsewhere.

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::client_origins::Origin;
 use crate::client_socket::{self, ClientRuntime};
+use crate::client_watch;
 use crate::config::Congestion;
 use crate::congestion;
 use crate::echo::{self, Desk};
@@ -28,8 +29,9 @@ use crate::http3_stream::stream_code;
 use crate::key_share;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// By then the first flight has left, and no answer has come over a network of any length.
-const SPARE_AFTER: Duration = Duration::from_millis(5);
+/// By then the first flight has left, and no answer has come over a network of any length: time for what would
+/// delay one of the two.
+const MEANWHILE_AFTER: Duration = Duration::from_millis(5);
 const CONGESTION: Congestion = Congestion::Bbr;
 
 /// What every attempt needs.
@@ -104,17 +106,20 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
     let connecting = endpoint
         .connect_with(plan.quic.clone(), address, &plan.target.name)
         .map_err(|error| failed(&error))?;
-    tokio::spawn(async move {
-        sleep(SPARE_AFTER).await;
+    let meanwhile = tokio::spawn(async move {
+        sleep(MEANWHILE_AFTER).await;
         client_socket::keep_spare(address);
         key_share::prepare();
+        client_watch::source_towards(address)
     });
     let begin =
         |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());
     let (quic, accepted) = match connecting.into_0rtt() {
         Ok(early) => early,
         Err(connecting) => {
-            return begin(connecting.await.map_err(|error| connect_error(&name, &error))?).await;
+            let inner = begin(connecting.await.map_err(|error| connect_error(&name, &error))?).await?;
+            inner.note_source(address, meanwhile).await;
+            return Ok(inner);
         }
     };
     let mut pending = Pending(Some(quic.clone()));
@@ -137,6 +142,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
         Err(_) => begin(quic).await?,
     };
     pending.0 = None;
+    inner.note_source(address, meanwhile).await;
     Ok(inner)
 }
 

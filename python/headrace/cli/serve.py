@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -84,6 +85,9 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         if not config.upstreams:
             config = await _with_local_model(config, stack)
         gateway = await stack.enter_async_context(Gateway(config, certificate_pem, key_pem))
+        # What is there now stays: the collector need not walk through it while somebody waits for a token.
+        gc.collect()
+        gc.freeze()
         _announce(gateway)
         reloading = asyncio.create_task(_reload_on(hang_up, gateway, read_again))
         await stop.wait()
