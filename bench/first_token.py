@@ -6,9 +6,9 @@ The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From 
 `request` until the engine has read the first token from its socket (the lab's rule), and until Python has it:
 on an open connection (*warm*), on a new one (*cold*), and on a new one to a server that the client knows
 (*early*: 0-RTT; the request has an `Idempotency-Key`). The same client asks headrace, Caddy and Envoy, by
-turns; behind each is a model server that answers at once (`bench.instant_model`). For comparison httpx2 over HTTP/2, to
-headrace: until Python has it. Then cold again at R = 60 ms with 3 % of packets lost in both directions, by
-the lab's own cells: there the tail counts.
+turns; behind each is a model server that answers at once (`bench.instant_model`). For comparison httpx2 over
+HTTP/2, to headrace: until Python has it. Then cold again at R = 60 ms with 3 % of packets lost in both
+directions, by the lab's own cells: there the tail counts.
 """
 
 from __future__ import annotations
@@ -204,7 +204,9 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         "versions": {proxy.name: proxy.version for proxy in proxies},
         "rows": rows,
         "lossy": {"loss": LOSS, "round_trip_ms": LOSSY_TRIP_MS, "rows": lossy_rows},
-        "link": {name: link_result[name] for name in ("lateness_ms", "realtime", "awake", "void", "void_because")},
+        "link": {
+            name: link_result[name] for name in ("lateness_ms", "realtime", "awake", "void", "void_because")
+        },
     }
     print(json.dumps(result["link"]))
     if keep:

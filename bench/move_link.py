@@ -124,7 +124,9 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             origins = {proxy.name: proxy.origin for proxy in proxies}
             rows = asyncio.run(measure(link, origins, options.rounds))
             enter(link.server.name)
-        emulator = {name: link.result()[name] for name in ("lateness_ms", "realtime", "awake", "void", "void_because")}
+        emulator = {
+            name: link.result()[name] for name in ("lateness_ms", "realtime", "awake", "void", "void_because")
+        }
     result: dict[str, Any] = {"rows": rows, "link": emulator}
     print(json.dumps(emulator))
     if keep:

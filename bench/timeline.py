@@ -58,7 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
         folder, host = Path(temporary), link.server_address
         peers.certificate(folder, host)
         enter(link.server.name)
-        with common.model("bench.instant_model") as upstream, peers.headrace(upstream, folder, 2, host=host) as proxy:
+        with (
+            common.model("bench.instant_model") as upstream,
+            peers.headrace(upstream, folder, 2, host=host) as proxy,
+        ):
             enter(link.client.name)
             spans = asyncio.run(measure(proxy.origin, folder / "ca.pem", trip))
             enter(link.server.name)
