@@ -161,7 +161,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def summary(taken: list[Took], trip: float) -> dict[str, Any]:
-    at_socket, in_python = zip(*taken, strict=False)
+    at_socket, in_python = [each.socket for each in taken], [each.python for each in taken]
     return {
         "samples": len(taken),
         "p50": quantile(at_socket, 0.5),
