@@ -15,7 +15,6 @@ use headrace_core::echo::amplification::Amplification;
 use headrace_core::echo::memory::{Known, Memory};
 use headrace_core::echo::path::{Counted, Path};
 use headrace_core::echo::{Copies, Settings};
-use headrace_core::http3::varint;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
@@ -24,9 +23,6 @@ use crate::echo_counts::Counters;
 
 /// The first bit of a long header: a handshake's packet (RFC 9000 §17.2).
 const LONG: u8 = 0x80;
-
-/// And those that tell an Initial packet from the others with a long header.
-const LONG_KIND: u8 = 0x30;
 
 /// A packet is not lost because so many after it arrived: its copy may come behind them. What counts is time
 /// (RFC 9002 §6.1.2).
@@ -40,8 +36,6 @@ pub struct Desk {
     mark: Mutex<Option<Mark>>,
     memory: Mutex<Memory>,
     amplification: Mutex<Amplification>,
-    /// Of a client: an Initial packet has come, and with it the server's part of the handshake.
-    is_answered: AtomicBool,
     /// Of all connections.
     pub counters: Arc<Counters>,
 }
@@ -81,7 +75,6 @@ impl Desk {
             mark: Mutex::default(),
             memory: Mutex::default(),
             amplification: Mutex::default(),
-            is_answered: AtomicBool::new(false),
             counters,
         }
     }
@@ -117,11 +110,6 @@ impl Desk {
             lock(&self.amplification).forget(to);
         }
         if is_long && !self.is_server {
-            // It acknowledges the server's, and what follows says that, too. Two of a kilobyte would go before the
-            // client's request.
-            if self.is_answered.load(Ordering::Relaxed) && is_initial_alone(contents) {
-                return Leaving::Once;
-            }
             // What follows a client's handshake is lost on a server that has not completed it: quinn's drops the
             // packet, and takes its copy for a duplicate (RFC 9001 §5.7 would let it wait).
             copies.near = copies.near.map(|_| Duration::ZERO);
@@ -131,9 +119,6 @@ impl Desk {
 
     /// A datagram came. Only a server's handshakes are counted.
     pub fn handle_received(&self, from: SocketAddr, contents: &[u8]) {
-        if !self.is_server && is_initial(contents) {
-            self.is_answered.store(true, Ordering::Relaxed);
-        }
         if self.is_server && is_long(contents) {
             lock(&self.amplification).handle_received(from, contents.len() as u64);
         }
@@ -296,50 +281,6 @@ fn is_long(contents: &[u8]) -> bool {
     contents.first().is_some_and(|first| first & LONG != 0)
 }
 
-fn is_initial(contents: &[u8]) -> bool {
-    contents.first().is_some_and(|first| first & (LONG | LONG_KIND) == LONG)
-}
-
-/// An Initial packet, and no other behind it in the datagram (RFC 9000 §17.2.2).
-fn is_initial_alone(contents: &[u8]) -> bool {
-    let behind = || {
-        let rest = contents.get(5..)?;
-        let rest = rest.get(1 + usize::from(*rest.first()?)..)?;
-        let rest = rest.get(1 + usize::from(*rest.first()?)..)?;
-        let (token, size) = varint::decode(rest)?;
-        let rest = rest.get(size..)?.get(usize::try_from(token).ok()?..)?;
-        let (length, size) = varint::decode(rest)?;
-        (rest.len() as u64).checked_sub(size as u64 + length)
-    };
-    is_initial(contents) && behind() == Some(0)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn long(kind: u8, payload: u8) -> Vec<u8> {
-        let mut packet = vec![LONG | 0x40 | kind << 4, 0, 0, 0, 1, 2, 7, 7, 1, 9];
-        if kind == 0 {
-            packet.extend([3, 5, 5, 5]);
-        }
-        packet.push(payload);
-        packet.resize(packet.len() + usize::from(payload), 0);
-        packet
-    }
-
-    #[test]
-    fn an_initial_packet_alone_is_told_from_one_that_has_others_behind_it() {
-        let (initial, handshake) = (long(0, 20), long(2, 30));
-        assert!(is_initial_alone(&initial));
-        assert!(!is_initial_alone(&[initial.clone(), handshake.clone()].concat()));
-        assert!(!is_initial_alone(&handshake));
-        for length in 0..initial.len() {
-            assert!(!is_initial_alone(&initial[..length]));
-        }
-    }
 }
