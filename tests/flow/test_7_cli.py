@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,11 +55,14 @@ def source_url() -> Iterator[str]:
 class Serving:
     """`headrace serve` in a process of its own; its log is read as JSON."""
 
-    def __init__(self, arguments: list[str], env: dict[str, str], cwd: Path) -> None:
+    def __init__(
+        self, arguments: list[str], env: dict[str, str], cwd: Path, wait_until_ready: bool = True
+    ) -> None:
         command = [*HEADRACE, "serve", "--port", "0", "--log-format", "json", *arguments]
         self.process = subprocess.Popen(command, env=env, cwd=cwd, stderr=subprocess.PIPE, text=True)
         self.lines: list[dict[str, object]] = []
-        self.url = f"https://localhost:{self.wait_for('event', 'ready')['port']}"
+        if wait_until_ready:
+            self.url = f"https://localhost:{self.wait_for('event', 'ready')['port']}"
 
     def wait_for(self, field: str, text: str) -> dict[str, object]:
         """Reads on until a line's field contains the text; returns the line."""
@@ -101,6 +105,19 @@ def test_serve_ends_cleanly_by_a_signal(number: int, serving: Serving) -> None:
     status, log = serving.end(number)
     assert status == 0
     assert log[-1]["message"] == "closed; no answer was cut"
+
+
+def test_serve_ends_by_a_signal_while_it_waits_for_its_upstreams(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        serving = Serving(["--upstream", url], home, tmp_path, wait_until_ready=False)
+        with silent.accept()[0] as asked:
+            assert asked.recv(4096).startswith(b"GET /v1/models ")
+            status, log = serving.end()
+    assert (status, log[-1]["message"]) == (0, "stopped before it was ready")
+    assert not any(entry.get("event") == "ready" for entry in log)
 
 
 def test_sighup_reads_the_configuration_again(source_url: str, home: dict[str, str], tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.gateway import Gateway
 
 log = logging.getLogger("headrace.serve")
+
+T = TypeVar("T")
 
 CUT = 3
 """Exit status when answers were cut: neither a bug (1) nor a bad configuration (2)."""
@@ -82,9 +84,15 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
     _watch_signals(stop, stop_now, hang_up)
     certificate_pem, key_pem = _certificate(config)
     async with contextlib.AsyncExitStack() as stack:
-        if not config.upstreams:
-            config = await _with_local_model(config, stack)
-        gateway = await stack.enter_async_context(Gateway(config, certificate_pem, key_pem))
+
+        async def start() -> Gateway:
+            with_upstreams = config if config.upstreams else await _with_local_model(config, stack)
+            return await stack.enter_async_context(Gateway(with_upstreams, certificate_pem, key_pem))
+
+        gateway = await _unless(stop, start())
+        if gateway is None:
+            log.info("stopped before it was ready")
+            return 0
         # What is there now stays: the collector need not walk through it while somebody waits for a token.
         gc.collect()
         gc.freeze()
@@ -104,6 +112,18 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         cut = await drained
         log.info("closed; %s", f"cut: {_answers(cut)}" if cut else "no answer was cut")
         return CUT if cut else 0
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """`None` when it was to stop before the work was done; then that is cancelled."""
+    begun, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({begun, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        begun.cancel()
+    await asyncio.wait({begun})
+    return None if begun.cancelled() else begun.result()
 
 
 def _answers(count: int) -> str:

@@ -263,7 +263,7 @@ class Gateway:
     async def __aenter__(self) -> Gateway:
         try:
             await self.start()
-        except HeadraceError:
+        except BaseException:
             if self._watch:
                 await self.close()
             raise
