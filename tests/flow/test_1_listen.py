@@ -129,6 +129,9 @@ async def test_connections_beyond_the_limit_are_refused_and_counted(
         if server.snapshot()["connections"] < 2:
             break
         await asyncio.sleep(0.02)
+    # The refused client's copies of its ClientHello, due by now, must not take the free place.
+    await asyncio.sleep(0.1)
+    assert server.snapshot()["connections"] == 1
     async with await connect(origin(server), trust) as connection:
         assert await connection.request("GET", "/").head() == 200
 

@@ -24,6 +24,9 @@ use crate::echo_counts::Counters;
 /// The first bit of a long header: a handshake's packet (RFC 9000 §17.2).
 const LONG: u8 = 0x80;
 
+/// And those that tell an Initial packet from the others with a long header.
+const LONG_KIND: u8 = 0x30;
+
 /// A packet is not lost because so many after it arrived: its copy may come behind them. What counts is time
 /// (RFC 9002 §6.1.2).
 pub const PACKET_THRESHOLD: u32 = 32;
@@ -115,6 +118,10 @@ impl Desk {
             copies.near = copies.near.map(|_| Duration::ZERO);
         }
         if copies.is_none() { Leaving::Once } else { Leaving::Copied(now, copies, counters) }
+    }
+
+    pub fn is_client(&self) -> bool {
+        !self.is_server
     }
 
     /// A datagram came. Only a server's handshakes are counted.
@@ -279,6 +286,11 @@ pub fn counters(controller: Box<dyn Controller>) -> Option<Arc<Counters>> {
 
 fn is_long(contents: &[u8]) -> bool {
     contents.first().is_some_and(|first| first & LONG != 0)
+}
+
+/// It begins with an Initial packet (RFC 9000 §17.2.2).
+pub fn is_initial(contents: &[u8]) -> bool {
+    contents.first().is_some_and(|first| first & (LONG | LONG_KIND) == LONG)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -16,7 +17,7 @@ use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::Notify;
 
-use crate::echo::{Desk, Leaving};
+use crate::echo::{Desk, Leaving, is_initial};
 use crate::echo_counts::Counters;
 
 /// Where a copy goes, and how: as its original.
@@ -33,6 +34,8 @@ struct EchoSocket {
     inner: Arc<dyn AsyncUdpSocket>,
     desk: Arc<Desk>,
     queue: Mutex<Queue<How>>,
+    /// Of a client: the server has the first flight.
+    is_answered: AtomicBool,
     /// Something is due earlier than the timer knows, or the socket is gone.
     wake: Arc<Notify>,
 }
@@ -41,8 +44,13 @@ struct EchoSocket {
 pub fn wrap(inner: Arc<dyn AsyncUdpSocket>, desk: Option<&Arc<Desk>>) -> Arc<dyn AsyncUdpSocket> {
     let Some(desk) = desk else { return inner };
     let wake = Arc::<Notify>::default();
-    let socket =
-        Arc::new(EchoSocket { inner, desk: desk.clone(), queue: Mutex::default(), wake: wake.clone() });
+    let socket = Arc::new(EchoSocket {
+        inner,
+        desk: desk.clone(),
+        queue: Mutex::default(),
+        is_answered: AtomicBool::new(false),
+        wake: wake.clone(),
+    });
     tokio::spawn(send_copies(Arc::downgrade(&socket), wake));
     socket
 }
@@ -83,6 +91,14 @@ impl EchoSocket {
         if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
             counters.count_copy(contents.len());
             self.desk.counters.count_copy(contents.len());
+        }
+    }
+
+    /// A late copy of a ClientHello would be a new connection to a server that has refused or forgotten the first, and
+    /// hold a place there.
+    fn forget_first_flight(&self, came: &[u8]) {
+        if self.desk.is_client() && is_initial(came) && !self.is_answered.swap(true, Ordering::Relaxed) {
+            self.queue().forget(is_initial);
         }
     }
 
@@ -133,6 +149,7 @@ impl AsyncUdpSocket for EchoSocket {
         if let Ok(count) = received {
             for (buf, meta) in bufs.iter().zip(meta.iter()).take(count) {
                 self.desk.handle_received(meta.addr, &buf[..meta.len]);
+                self.forget_first_flight(&buf[..meta.len]);
             }
         }
         Poll::Ready(received)

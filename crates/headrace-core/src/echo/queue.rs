@@ -103,6 +103,12 @@ impl<T> Queue<T> {
         true
     }
 
+    /// Drops the copies that nobody needs any more.
+    pub fn forget(&mut self, is_moot: impl Fn(&[u8]) -> bool) {
+        self.heap.retain(|Reverse(due)| !is_moot(&due.waiting.bytes));
+        self.bytes = self.heap.iter().map(|Reverse(due)| due.waiting.bytes.len()).sum();
+    }
+
     pub fn len(&self) -> usize {
         self.heap.len()
     }
@@ -122,6 +128,17 @@ mod tests {
         let mut all = Vec::new();
         while queue.poll_copy(now, |copy| all.push((copy.how, copy.bytes.clone()))) {}
         all
+    }
+
+    #[test]
+    fn what_is_moot_is_forgotten_and_its_bytes_are_free() {
+        let (began, mut queue) = (Instant::now(), Queue::default());
+        assert!(queue.push(began, 1, b"moot", [MS * 5, MS * 25].into_iter()));
+        assert!(queue.push(began, 2, b"kept", [MS * 5].into_iter()));
+        queue.forget(|bytes| bytes == b"moot");
+        assert_eq!(queue.bytes, 4);
+        assert_eq!(due(&mut queue, began + MS * 30), [(2, b"kept".to_vec())]);
+        assert!(queue.is_empty() && queue.bytes == 0);
     }
 
     #[test]
