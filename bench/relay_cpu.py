@@ -22,6 +22,8 @@ from bench import common, peers
 
 STREAMS = 64
 INTERVAL_S = 0.02
+SETTLE_S = 6.0
+"""Until a new path's echo has gone quiet (5 s): before, every datagram is sent twice."""
 SHAPES = {"1x64": (1, STREAMS), "64x1": (STREAMS, 1)}
 PHASES = ("aligned", "spread")
 
@@ -30,7 +32,7 @@ def measure(proxy: peers.Proxy, upstream: str, folder: Path, shape: str, phase: 
     """CPU in µs of one token."""
     connections, streams = SHAPES[shape]
     script = {
-        "events": int((seconds + 3) / INTERVAL_S),
+        "events": int((seconds + SETTLE_S + 1) / INTERVAL_S),
         "interval_s": INTERVAL_S,
         "align": phase == "aligned",
     }
@@ -40,7 +42,7 @@ def measure(proxy: peers.Proxy, upstream: str, folder: Path, shape: str, phase: 
         proxy.origin, folder / "ca.pem", connections, streams, "--request", request, "--spread", spread
     )
     try:
-        time.sleep(2)
+        time.sleep(SETTLE_S)
         before, cpu_before = sent(upstream), proxy.cpu_s()
         time.sleep(seconds)
         tokens, cpu = sent(upstream) - before, proxy.cpu_s() - cpu_before
