@@ -42,7 +42,7 @@ ROUND_TRIPS_MS = (20, 50, 100, 200)
 PATH = "/v1/chat/completions"
 BODY = json.dumps({"model": "x", "stream": True}).encode()
 WARM_UP = 8
-"""Rounds before the first that counts."""
+"""Rounds before the first that counts; one before those of each further round trip."""
 KEEP_IDLE_S = 0.3
 """After which the client closes its connection: what comes then is early."""
 AWAY_S = 0.5
@@ -107,9 +107,10 @@ async def http2(origin: str, ca: Path, trip_ms: float) -> Times:
 async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) -> list[dict[str, Any]]:
     ways = {name: (http3, origin) for name, origin in origins.items()}
     ways["http2"] = (http2, origins["headrace"])
-    rows = []
-    # The first ones also load modules, and Python learns the types of what it runs.
-    for trip, warm_up in zip(ROUND_TRIPS_MS, (WARM_UP, 1, 1, 1), strict=False):
+    rows: list[dict[str, Any]] = []
+    for trip in ROUND_TRIPS_MS:
+        # The first ones also load modules, and Python learns the types of what it runs.
+        warm_up = 1 if rows else WARM_UP
         link.command({"do": "profile", "profile": Profile(delay_ms=trip / 2)})
         samples: dict[str, dict[str, list[Took]]] = {name: {} for name in ways}
         for number in range(-warm_up, rounds):

@@ -28,7 +28,8 @@ impl SupportedKxGroup for Prepared {
     }
 }
 
-/// Makes one for the next handshake of this thread, if there is none.
+/// Makes one for the next handshake of this thread, if there is none. A client does it while an answer is on its
+/// way (`client_connect.rs`), a worker once a second (`warm.rs`).
 pub fn prepare() {
     READY.with_borrow_mut(|ready| {
         if ready.is_none() {
