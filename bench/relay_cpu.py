@@ -2,11 +2,11 @@
 
     python -m bench.relay_cpu [--rounds 5] [--seconds 6] [--proxies headrace,caddy,envoy]
 
-Upstream: HTTP/1.1 chunked, 190-byte SSE events each 20 ms. Two shapes: 64 streams on 1 connection, and 64
-connections with 1 stream each. Two phases: aligned (all streams' tokens at one moment, as a decode step of a
-batch sends them) and spread over the interval. One proxy at a time, each with one worker; the order of the
-proxies turns with every round, so that drift of the machine meets all of them. Only CPU of the proxy's
-process counts.
+Upstream: HTTP/1.1 chunked, 190-byte SSE events each 20 ms. Shapes: 64 streams on 1 connection, 64
+connections with 1 stream each, and both with 256, where the proxy has something to do. Two phases: aligned
+(all streams' tokens at one moment, as a decode step of a batch sends them) and spread over the interval. One
+proxy at a time, each with one worker; the order of the proxies turns with every round, so that drift of the
+machine meets all of them. Only CPU of the proxy's process counts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from bench import common, peers
 
-STREAMS = 64
 INTERVAL_S = 0.02
 SETTLE_S = 6.0
 """Until a new path's echo has gone quiet (5 s): before, every datagram is sent twice."""
-SHAPES = {"1x64": (1, STREAMS), "64x1": (STREAMS, 1)}
+SHAPES = {"1x64": (1, 64), "64x1": (64, 1), "1x256": (1, 256), "256x1": (256, 1)}
+"""Connections, and streams on each."""
 PHASES = ("aligned", "spread")
 
 
@@ -49,7 +49,7 @@ def measure(proxy: peers.Proxy, upstream: str, folder: Path, shape: str, phase: 
     finally:
         out, _ = client.communicate(timeout=60)
     result = json.loads(out)
-    if result["errors"] or result["streams"] != STREAMS:
+    if result["errors"] or result["streams"] != connections * streams:
         raise RuntimeError(f"{proxy.name}: {result}")
     return cpu / tokens * 1e6
 

@@ -133,15 +133,16 @@ def relay_cpu(result: dict[str, Any]) -> str:
     return (
         "## CPU of a relayed token\n\n"
         f"CPU of the proxy's process in µs for each 190-byte SSE event, one worker each; {versions}. *1x64*: 64\n"
-        "streams on one connection; *64x1*: 64 connections with one stream. *aligned*: all tokens at one moment, as\n"
-        "a batch's decode step sends them; *spread*: over the interval of 20 ms. Median of "
+        "streams on one connection; *64x1*: 64 connections with one stream; so with 256. *aligned*: all tokens at one\n"
+        "moment, as a batch's decode step sends them; *spread*: over the interval of 20 ms. Median of "
         f"{len(result['rows'][0]['samples']['headrace'])} rounds; the ratios are medians of paired ratios.\n\n"
         "| case | headrace | Caddy | Envoy | of Caddy's | of Envoy's |\n|---|---|---|---|---|---|\n"
         f"{rows}\n"
         f"The aim is half of each peer's; it is missed in {missed or 'no case'}. With one stream on a connection each\n"
         "token has a datagram, a wake-up and half an acknowledgement of its own, so nothing is shared, and the kernel's\n"
-        "part (a `recv`, a `sendmsg` over loopback, the sleep between; much the same for all three) is about half of\n"
-        "what headrace takes. The other half is most of all QUIC's own work for a connection that is cold in the cache.\n"
+        "part (a `recv`, a `sendmsg` over loopback, the sleep between; much the same for all three) is half of what\n"
+        "headrace takes when tokens are aligned, and three fifths when they are spread. The rest is most of all QUIC's\n"
+        "own work for a connection that is cold in the cache. With 256 streams the process sleeps less between tokens.\n"
     )
 
 
