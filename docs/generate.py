@@ -12,15 +12,16 @@ def configuration() -> str:
 
     return (
         "# Configuration\n\n"
-        "Every setting, as `headrace config` prints it: its default, behind its reason. The environment\n"
-        "has each as `HEADRACE_SECTION__KEY`; the commonest are flags of `headrace serve`. Sizes are in\n"
-        "bytes, times in seconds.\n\n"
+        "Every setting, as `headrace config` prints it: its reason, and below it the default.\n"
+        "The environment has each as `HEADRACE_SECTION__KEY`; the commonest are flags of `headrace serve`.\n"
+        "A name ends with its unit: `_bytes`, `_s` (seconds), `_ms`.\n\n"
         f"```toml\n{commented_toml()}```\n"
     )
 
 
 def errors() -> str:
     from headrace.errors import CLASSES, kinds
+    from headrace.gateway.answers import REFUSALS
 
     lines = [
         "# Errors",
@@ -38,6 +39,14 @@ def errors() -> str:
         name = CLASSES[kind.slug].__name__
         cells = [f"`{kind.slug}`", kind.side, f"`{name}`", kind.status, f"{kind.h3_code:#x}", retry]
         lines.append(f"| {' | '.join(map(str, cells))} | {kind.sentence} |")
+    lines += [
+        "",
+        "The gateway (`headrace serve`) refuses some requests itself, with a code that is no kind:",
+        "",
+        "| code | status | meaning |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{code}` | {status} | {meaning} |" for code, (status, meaning) in REFUSALS.items()]
     return "\n".join(lines) + "\n"
 
 

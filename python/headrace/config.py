@@ -78,7 +78,7 @@ class Tls(Section):
 class Limits(Section):
     """Bounds that fit a machine with 1 GB of memory. What many connections may hold at worst is
     `max_connections x (connection_receive_window_bytes + connection_send_window_bytes)`, plus
-    `max_buffered_bytes`."""
+    `max_buffered_bytes` and `idempotency.max_bytes`."""
 
     max_head_bytes: Size = 32 * KIB
     """A request's header fields, decoded, 32 bytes added for each (RFC 9114 §4.2.2). Larger: 431."""
@@ -199,7 +199,7 @@ class EarlyData(Section):
     safe: Policy = "run"
     """GET, HEAD, OPTIONS."""
     keyed: Policy = "run"
-    """Requests with an `Idempotency-Key`: a second one joins the answer of the first."""
+    """POST with an `Idempotency-Key`: a second one joins the answer of the first."""
     other: Policy = "wait"
     """All others: most completions."""
     routes: dict[Annotated[str, Field(pattern="^/")], Policy] = {}

@@ -95,7 +95,7 @@ async def test_keys_hold_from_the_next_request_on(
 async def test_what_needs_a_start_is_named_and_kept(
     gateway: Gateway, source: Source, certificate: dev_certificate.Certificate
 ) -> None:
-    changed = config(source, limits={"max_head_bytes": 4096}, listen={"port": 1})
+    changed = config(source, limits={"max_head_bytes": 4096}, listen={"port": 1}, echo={"mode": "off"})
     later = await gateway.reload(changed, certificate.chain_pem, certificate.key_pem)
-    assert later == ["listen", "limits"]
+    assert later == ["listen", "echo", "limits"]
     assert gateway.config.listen.port == 0

@@ -133,8 +133,12 @@ def test_sighup_reads_the_configuration_again(source_url: str, home: dict[str, s
         serving.process.send_signal(signal.SIGHUP)
         assert "limits" in str(serving.wait_for("message", "from the next start on"))
         assert serving.wait_for("event", "ready")["models"] == ["after"]
+        file.write_text(file.read_text() + '[log]\nlevel = "warning"\n')
+        serving.process.send_signal(signal.SIGHUP)
+        assert serving.wait_for("message", "from the next start on")["level"] == "warning"
     finally:
-        serving.end()
+        _, rest = serving.end()
+    assert rest == []
 
 
 def test_chat_prints_tokens_to_its_output_and_figures_beside(

@@ -131,6 +131,8 @@ def _answers(count: int) -> str:
 
 
 async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Callable[[], Config]) -> None:
+    from headrace.observe.log import set_up
+
     while True:
         await hang_up.wait()
         hang_up.clear()
@@ -143,6 +145,7 @@ async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Calla
         except HeadraceError as error:
             log.error("SIGHUP: nothing was changed: %s", error)
             continue
+        set_up(config.log)
         log.info("SIGHUP: the configuration and the certificate were read again")
         if later:
             log.warning("SIGHUP: changes of %s hold from the next start on", ", ".join(later))

@@ -1,6 +1,6 @@
 """Answers of the gateway itself, in the shape that the client of that path reads.
 
-In: a status, a code, a sentence. Out: headers and a JSON body. OpenAI's clients read `error.message` and
+In: a code, a sentence. Out: a status, headers and a JSON body. OpenAI's clients read `error.message` and
 `error.code`, Anthropic's `type: error` with `error.type`, Ollama's a text in `error`.
 """
 
@@ -9,7 +9,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from headrace.errors import kinds
 from headrace.exchange import Exchange
+
+REFUSALS = {
+    "invalid_api_key": (401, "the API key is missing or unknown"),
+    "invalid_json": (400, "the body is no JSON object, or its `model` is no text"),
+    "no_route": (404, "no upstream serves the path"),
+    "model_not_found": (404, "no upstream serves the model; the message lists those that are served"),
+    "model_unavailable": (503, "no upstream that is reachable now is known to serve the model"),
+}
+"""What the gateway refuses beside the engine's kinds: code, status, meaning."""
 
 # What the SDKs name these statuses; others by their hundreds.
 TYPES = {
@@ -33,11 +43,14 @@ async def send_json(
     await exchange.answer(status, [("content-type", "application/json"), *(headers or [])], body)
 
 
-async def send_error(
-    exchange: Exchange, status: int, code: str, message: str, param: str | None = None
-) -> None:
+def status_of(code: str) -> int:
+    """Of a refusal, or of one of the engine's kinds."""
+    return REFUSALS[code][0] if code in REFUSALS else kinds()[code].status
+
+
+async def send_error(exchange: Exchange, code: str, message: str, param: str | None = None) -> None:
     """An error, shaped for the path that was asked."""
-    headers = []
+    status, headers = status_of(code), []
     if status == 401:
         headers.append(("www-authenticate", "Bearer"))
     if status == 503:

@@ -19,7 +19,7 @@ from headrace.config import Config
 from headrace.errors import ClientGoneError, HeadraceError, OverloadedError, RequestError
 from headrace.exchange import Exchange, Recording, RelayReport
 from headrace.gateway import early_data, models, routes
-from headrace.gateway.answers import send_error
+from headrace.gateway.answers import send_error, status_of
 from headrace.gateway.auth import Keys
 from headrace.gateway.keyed import Answer, Keyed
 from headrace.gateway.upstreams import Upstream, Upstreams
@@ -84,7 +84,7 @@ class Gateway:
         if self.keys.are_required:
             outcome.key = self.keys.name_of(request)
             if outcome.key is None:
-                await _refuse(exchange, outcome, 401, "invalid_api_key", "the API key is missing or unknown")
+                await _refuse(exchange, outcome, "invalid_api_key", "the API key is missing or unknown")
                 return
         if page := routes.keyed_page(request.method, request.path):
             outcome.status = await page(self, exchange)
@@ -93,10 +93,10 @@ class Gateway:
             # Of the body only its model is looked at; the engine keeps the bytes and sends them on.
             outcome.model = models.asked_model(request, await exchange.body())
         except models.BadBody as error:
-            await _refuse(exchange, outcome, 400, "invalid_json", str(error))
+            await _refuse(exchange, outcome, "invalid_json", str(error))
             return
         except (RequestError, OverloadedError) as error:
-            await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
+            await _refuse(exchange, outcome, error.kind.slug, str(error))
             return
         candidates = self.upstreams.candidates(request.path, outcome.model)
         if not candidates:
@@ -114,7 +114,7 @@ class Gateway:
             try:
                 answer, is_new = self.keyed.find(exchange.request, await exchange.body(), outcome.key)
             except (RequestError, OverloadedError) as error:
-                await _refuse(exchange, outcome, error.kind.status, error.kind.slug, str(error))
+                await _refuse(exchange, outcome, error.kind.slug, str(error))
                 return
             outcome.is_joined = not is_new
             generation = None
@@ -194,19 +194,19 @@ class Gateway:
             kind = report.error.kind
             is_theirs = kind.side == "upstream"
             message = f"upstream {outcome.upstream}: {kind.sentence}" if is_theirs else kind.sentence
-            await _refuse(exchange, outcome, kind.status, kind.slug, message)
+            await _refuse(exchange, outcome, kind.slug, message)
 
     async def _refuse_route(self, exchange: Exchange, outcome: Outcome) -> None:
         path, model = exchange.request.path, outcome.model
         if not self.upstreams.candidates(path, None):
-            await _refuse(exchange, outcome, 404, "no_route", f"no upstream serves the path {path}")
+            await _refuse(exchange, outcome, "no_route", f"no upstream serves the path {path}")
         elif any(not upstream.knows_models for upstream in self.upstreams.all):
             message = f"no upstream that is reachable now is known to serve the model {model!r}"
-            await _refuse(exchange, outcome, 503, "model_unavailable", message)
+            await _refuse(exchange, outcome, "model_unavailable", message)
         else:
             known = [entry["id"] for entry in models.merged(self.upstreams.all)["data"]]
             message = f"no upstream serves the model {model!r}; there are: {', '.join(known[:20]) or 'none'}"
-            await _refuse(exchange, outcome, 404, "model_not_found", message, "model")
+            await _refuse(exchange, outcome, "model_not_found", message, "model")
 
     async def start(self) -> None:
         """Binds, looks at the upstreams once, and then keeps watching them. Raises `ConfigError`."""
@@ -223,8 +223,8 @@ class Gateway:
         then all stays as it was.
         """
         self.server.set_certificate(certificate_pem, key_pem)
-        later = [name for name in STARTED_WITH if getattr(config, name) != getattr(self.config, name)]
-        kept = {name: getattr(self.config, name) for name in STARTED_WITH}
+        kept = {name: getattr(self.config, name) for name in Config.model_fields if name not in AT_ONCE}
+        later = [name for name, section in kept.items() if getattr(config, name) != section]
         upstreams = Upstreams(config.upstreams, self.upstreams)
         first_round = asyncio.Event()
         watch = asyncio.create_task(upstreams.watch(self.server.engine, first_round.set))
@@ -273,15 +273,15 @@ class Gateway:
         await self.close()
 
 
-STARTED_WITH = ("listen", "limits", "timeouts", "idempotency", "pool", "local")
-"""Sections that the engine, or the local model, was started with."""
+AT_ONCE = {"tls", "upstreams", "auth", "early_data", "log"}
+"""Sections that a running gateway can change. With all others the engine, or the local model, was started."""
 
 UNREACHABLE = {"upstream_resolve", "upstream_connect", "upstream_connect_timeout", "upstream_tls"}
 """Failures that say that the upstream itself is unwell, not one answer of it."""
 
 
 async def _refuse(
-    exchange: Exchange, outcome: Outcome, status: int, code: str, message: str, param: str | None = None
+    exchange: Exchange, outcome: Outcome, code: str, message: str, param: str | None = None
 ) -> None:
-    outcome.status, outcome.cause = status, code
-    await send_error(exchange, status, code, message, param)
+    outcome.status, outcome.cause = status_of(code), code
+    await send_error(exchange, code, message, param)

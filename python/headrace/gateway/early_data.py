@@ -64,5 +64,5 @@ async def admit(exchange: Exchange, config: EarlyData, counts: Counts) -> bool:
         return True
     counts.refused += 1
     kind = kinds()["too_early"]
-    await send_error(exchange, kind.status, kind.slug, kind.sentence)
+    await send_error(exchange, kind.slug, kind.sentence)
     return False

@@ -53,7 +53,7 @@ async def one_model(gateway: Gateway, exchange: Exchange) -> int:
     if found:
         await send_json(exchange, 200, found[0])
         return 200
-    await send_error(exchange, 404, "model_not_found", f"no upstream serves the model {name!r}", "model")
+    await send_error(exchange, "model_not_found", f"no upstream serves the model {name!r}", "model")
     return 404
 
 
