@@ -22,6 +22,8 @@ use std::time::Instant;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 
+use crate::udp::{RoomPoller, Udp};
+
 /// Reads that are made at once.
 const READS: usize = 4;
 /// The longest: what a UDP length can say.
@@ -82,8 +84,7 @@ impl Runtime for ClientRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let io = TokioRuntime.wrap_udp_socket(socket)?;
-        Ok(Arc::new(ClientSocket { io, left: Mutex::default() }))
+        Ok(Arc::new(ClientSocket { udp: Udp::new(socket)?, left: Mutex::default() }))
     }
 
     fn now(&self) -> Instant {
@@ -92,7 +93,7 @@ impl Runtime for ClientRuntime {
 }
 
 struct ClientSocket {
-    io: Arc<dyn AsyncUdpSocket>,
+    udp: Udp,
     /// What of the last reads did not fit; nothing is read before it is taken, so it is less than `READS` reads.
     left: Mutex<VecDeque<(RecvMeta, Vec<u8>)>>,
 }
@@ -126,11 +127,11 @@ impl Out<'_, '_> {
 
 impl AsyncUdpSocket for ClientSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        self.io.clone().create_io_poller()
+        RoomPoller::begin(self)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.io.try_send(transmit)
+        self.udp.try_send(transmit)
     }
 
     fn poll_recv(
@@ -156,15 +157,15 @@ impl AsyncUdpSocket for ClientSocket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.udp.socket().local_addr()
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.io.max_transmit_segments()
+        self.udp.state.max_gso_segments()
     }
 
     fn may_fragment(&self) -> bool {
-        self.io.may_fragment()
+        self.udp.state.may_fragment()
     }
 }
 
@@ -178,7 +179,7 @@ impl ClientSocket {
     ) -> Poll<io::Result<()>> {
         let mut reads = [RecvMeta::default(); READS];
         let mut places = scratch.chunks_mut(READ_BYTES).map(IoSliceMut::new).collect::<Vec<_>>();
-        let count = ready!(self.io.poll_recv(cx, &mut places, &mut reads))?;
+        let count = ready!(self.udp.poll_recv(cx, &mut places, &mut reads))?;
         for (read, place) in reads.iter().zip(&places).take(count) {
             let bytes = place.get(..read.len).unwrap_or_default();
             let done = out.take(read, bytes);
@@ -190,9 +191,15 @@ impl ClientSocket {
     }
 }
 
+impl AsRef<Udp> for ClientSocket {
+    fn as_ref(&self) -> &Udp {
+        &self.udp
+    }
+}
+
 impl fmt::Debug for ClientSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientSocket {:?}", self.io)
+        write!(f, "ClientSocket {:?}", self.udp.socket())
     }
 }
 

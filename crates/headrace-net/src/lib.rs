@@ -50,6 +50,7 @@ mod tcp_stream;
 mod tcp_use;
 pub mod tickets;
 pub mod tls;
+mod udp;
 pub mod upstream;
 mod upstream_http2;
 mod warm;

@@ -5,19 +5,18 @@
 //! `echo_socket.rs` stands before it.
 
 use std::fmt;
-use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
+use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
-use tokio::io::Interest;
 use tokio::sync::mpsc;
 
 use crate::listener;
+use crate::udp::{RoomPoller, Udp};
 
 /// Datagrams on their way from one worker to another.
 const FORWARD_QUEUE: usize = 256;
@@ -43,8 +42,7 @@ pub fn doors(workers: usize) -> Vec<Doors> {
 
 /// What quinn sends and receives by.
 pub struct WorkerSocket {
-    io: tokio::net::UdpSocket,
-    state: UdpSocketState,
+    udp: Udp,
     worker: usize,
     others: Vec<mpsc::Sender<Stray>>,
     own: Mutex<mpsc::Receiver<Stray>>,
@@ -54,14 +52,7 @@ impl WorkerSocket {
     /// # Errors
     /// When the runtime cannot watch the socket.
     pub fn new(socket: UdpSocket, worker: usize, doors: Doors) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self {
-            state: UdpSocketState::new((&socket).into())?,
-            io: tokio::net::UdpSocket::from_std(socket)?,
-            worker,
-            others: doors.others,
-            own: Mutex::new(doors.own),
-        })
+        Ok(Self { udp: Udp::new(socket)?, worker, others: doors.others, own: Mutex::new(doors.own) })
     }
 
     /// Passes a datagram on when another worker owns it.
@@ -109,11 +100,11 @@ impl WorkerSocket {
 
 impl AsyncUdpSocket for WorkerSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(WritePoller { socket: self, waiting: None })
+        RoomPoller::begin(self)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.io.try_io(Interest::WRITABLE, || self.state.send((&self.io).into(), transmit))
+        self.udp.try_send(transmit)
     }
 
     fn poll_recv(
@@ -127,69 +118,39 @@ impl AsyncUdpSocket for WorkerSocket {
             return Poll::Ready(Ok(1));
         }
         loop {
-            ready!(self.io.poll_recv_ready(cx))?;
-            let received =
-                self.io.try_io(Interest::READABLE, || self.state.recv((&self.io).into(), bufs, meta));
-            if let Ok(count) = received {
-                if count < bufs.len() {
-                    // The queue was empty behind these: said now, it saves a system call that would only say
-                    // the same. No event can have been noted meanwhile, for the runtime notes them on this
-                    // thread.
-                    let _ = self.io.try_io(Interest::READABLE, || -> io::Result<()> {
-                        Err(io::ErrorKind::WouldBlock.into())
-                    });
-                }
-                let kept = if many { self.sort(bufs, meta, count) } else { count };
-                if kept > 0 {
-                    return Poll::Ready(Ok(kept));
-                }
+            let count = ready!(self.udp.poll_recv(cx, bufs, meta))?;
+            let kept = if many { self.sort(bufs, meta, count) } else { count };
+            if kept > 0 {
+                return Poll::Ready(Ok(kept));
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.udp.socket().local_addr()
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.state.max_gso_segments()
+        self.udp.state.max_gso_segments()
     }
 
     fn max_receive_segments(&self) -> usize {
-        self.state.gro_segments()
+        self.udp.state.gro_segments()
     }
 
     fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
+        self.udp.state.may_fragment()
+    }
+}
+
+impl AsRef<Udp> for WorkerSocket {
+    fn as_ref(&self) -> &Udp {
+        &self.udp
     }
 }
 
 impl fmt::Debug for WorkerSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "WorkerSocket {} of {}", self.worker, self.others.len())
-    }
-}
-
-type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
-
-/// Waits until the socket takes datagrams again.
-struct WritePoller {
-    socket: Arc<WorkerSocket>,
-    waiting: Option<Writable>,
-}
-
-impl UdpPoller for WritePoller {
-    fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let socket = self.socket.clone();
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(async move { socket.io.writable().await }));
-        let result = ready!(waiting.as_mut().poll(cx));
-        self.waiting = None;
-        Poll::Ready(result)
-    }
-}
-
-impl fmt::Debug for WritePoller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WritePoller")
     }
 }

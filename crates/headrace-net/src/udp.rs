@@ -1,0 +1,164 @@
+//! A UDP socket, watched for what comes, and for room to send only while there is none.
+//!
+//! In: a bound socket. Out: reads and sends that do not block, and wake-ups. The kernel tells whoever watches a
+//! socket for room of every datagram that has left it: a wake-up for each token, to do nothing. There is nearly
+//! always room, so a second descriptor of the socket is watched for it only after a send that found none.
+
+use std::io::{self, IoSliceMut};
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::{fmt, future::Future};
+
+use quinn::UdpPoller;
+use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+pub struct Udp {
+    pub state: UdpSocketState,
+    io: AsyncFd<UdpSocket>,
+    /// Set while a send found no room.
+    full: Mutex<Option<Arc<AsyncFd<UdpSocket>>>>,
+}
+
+impl Udp {
+    /// # Errors
+    /// When the runtime cannot watch the socket.
+    pub fn new(socket: UdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            state: UdpSocketState::new((&socket).into())?,
+            io: watch(socket, Interest::READABLE)?,
+            full: Mutex::default(),
+        })
+    }
+
+    pub fn socket(&self) -> &UdpSocket {
+        self.io.get_ref()
+    }
+
+    /// # Errors
+    /// `WouldBlock` when there is no room: a [`RoomPoller`] says when there is.
+    pub fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let sent = self.state.send(self.socket().into(), transmit);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.watch_room()?;
+        }
+        sent
+    }
+
+    /// The kernel says at once whether there is room by now.
+    fn watch_room(&self) -> io::Result<()> {
+        let mut full = self.full();
+        if full.is_none() {
+            *full = Some(Arc::new(watch(self.socket().try_clone()?, Interest::WRITABLE)?));
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, at least one; how many.
+    pub fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.io.poll_read_ready(cx))?;
+            let received = guard.try_io(|io| self.state.recv(io.get_ref().into(), bufs, meta));
+            // Other errors are of datagrams that were sent before (ICMP), and are over when they were read.
+            let Ok(Ok(count)) = received else { continue };
+            if count < bufs.len() {
+                // The queue was empty behind these: said now, it saves a system call that would only say the
+                // same. No event can have been noted meanwhile, for the runtime notes them on this thread.
+                guard.clear_ready();
+            }
+            return Poll::Ready(Ok(count));
+        }
+    }
+
+    fn full(&self) -> MutexGuard<'_, Option<Arc<AsyncFd<UdpSocket>>>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+    // SAFETY: a `UdpSocket` has one descriptor, open as long as it lives, and the `AsyncFd` owns it.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+type Room = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// Waits until the socket takes datagrams again; each task that sends has its own.
+pub struct RoomPoller {
+    socket: Arc<dyn AsRef<Udp> + Send + Sync>,
+    waiting: Option<Room>,
+}
+
+impl RoomPoller {
+    pub fn begin(socket: Arc<dyn AsRef<Udp> + Send + Sync>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Self { socket, waiting: None })
+    }
+}
+
+impl UdpPoller for RoomPoller {
+    fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let udp = (*this.socket).as_ref();
+        if this.waiting.is_none() {
+            let Some(full) = udp.full().clone() else { return Poll::Ready(Ok(())) };
+            this.waiting =
+                Some(Box::pin(async move { full.writable().await.map(|mut room| room.retain_ready()) }));
+        }
+        if let Some(waiting) = &mut this.waiting {
+            let room = ready!(waiting.as_mut().poll(cx));
+            this.waiting = None;
+            *udp.full() = None;
+            return Poll::Ready(room);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for RoomPoller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RoomPoller")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    struct Alone(Udp);
+
+    impl AsRef<Udp> for Alone {
+        fn as_ref(&self) -> &Udp {
+            &self.0
+        }
+    }
+
+    /// Loopback never lacks room, so that there was none is only said here; that there is comes from the kernel.
+    #[tokio::test]
+    async fn all_who_wait_for_room_are_woken_and_then_nobody_watches() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = Arc::new(Alone(Udp::new(socket).unwrap()));
+        let mut pollers = [RoomPoller::begin(socket.clone()), RoomPoller::begin(socket.clone())];
+        poll_fn(|cx| pollers[0].as_mut().poll_writable(cx)).await.unwrap();
+        for _ in 0..2 {
+            socket.0.watch_room().unwrap();
+            let waits = |poller: &mut Pin<Box<dyn UdpPoller>>| {
+                poller.as_mut().poll_writable(&mut Context::from_waker(std::task::Waker::noop())).is_pending()
+            };
+            assert!(pollers.iter_mut().all(waits));
+            for poller in &mut pollers {
+                poll_fn(|cx| poller.as_mut().poll_writable(cx)).await.unwrap();
+            }
+            assert!(socket.0.full().is_none());
+        }
+    }
+}
