@@ -138,11 +138,12 @@ def relay_cpu(result: dict[str, Any]) -> str:
         f"{len(result['rows'][0]['samples']['headrace'])} rounds; the ratios are medians of paired ratios.\n\n"
         "| case | headrace | Caddy | Envoy | of Caddy's | of Envoy's |\n|---|---|---|---|---|---|\n"
         f"{rows}\n"
-        f"The aim is half of each peer's; it is missed in {missed or 'no case'}. With one stream on a connection each\n"
+        f"The aim is half of each peer's; it is missed in\n{missed or 'no case'}. With one stream on a connection each\n"
         "token has a datagram, a wake-up and half an acknowledgement of its own, so nothing is shared, and the kernel's\n"
         "part (a `recv`, a `sendmsg` over loopback, the sleep between; much the same for all three) is half of what\n"
-        "headrace takes when tokens are aligned, and three fifths when they are spread. The rest is most of all QUIC's\n"
-        "own work for a connection that is cold in the cache. With 256 streams the process sleeps less between tokens.\n"
+        "headrace takes when tokens are aligned, and three fifths when they are spread. The rest is QUIC's own work\n"
+        "for a connection that is cold in the cache, and that of tasks which wake each other. With 256 streams the\n"
+        "process sleeps less between tokens.\n"
     )
 
 

@@ -43,10 +43,14 @@ impl Udp {
     /// `WouldBlock` when there is no room: a [`RoomPoller`] says when there is.
     pub fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let sent = self.state.send(self.socket().into(), transmit);
-        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            self.watch_room()?;
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.watch_room() {
+                Ok(()) => Err(error),
+                // Out of descriptors: it is lost, as on any network, and sent again later.
+                Err(_) => Ok(()),
+            },
+            sent => sent,
         }
-        sent
     }
 
     /// The kernel says at once whether there is room by now.
