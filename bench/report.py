@@ -84,7 +84,8 @@ def requests(result: dict[str, Any]) -> str:
     return (
         "## First token and short requests\n\n"
         "200 requests a second, open loop, by turns straight to the model server (HTTP/1.1, kept alive) and through\n"
-        "the gateway (HTTP/3, warm), timed in the client's Python. *added*: the difference of the two quantiles;\nthe aim is at most 0.5 at the median and 2 at p99.\n\n"
+        "the gateway (HTTP/3, warm), timed in the client's Python. *added*: the difference of the two quantiles;\n"
+        "the aim is at most 0.5 at the median and 2 at p99.\n\n"
         "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
         f"| straight | {quantiles(result['first_token_direct_ms'])} |\n"
         f"| through the gateway | {quantiles(result['first_token_gateway_ms'])} |\n"

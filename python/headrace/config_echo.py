@@ -25,7 +25,7 @@ class Echo(BaseModel):
     far_ms: Annotated[float, Field(ge=5, le=200)] = echo.FAR_MS
     """To its second copy, against bursts. A stream that is alone gets a third, after 45 ms."""
     first_s: Annotated[float, Field(ge=0, le=60)] = echo.FIRST_S
-    """How long a path that is new gets copies, and 128 packets at least."""
+    """How long a path that is new gets copies; 3.5 s and 128 packets at least."""
     hold_s: Annotated[float, Field(gt=0, le=3600)] = echo.HOLD_S
     """How long copies go on after a loss."""
     max_extra_bytes_per_s: Annotated[int, Field(ge=8192)] = echo.MAX_EXTRA_BYTES_PER_S

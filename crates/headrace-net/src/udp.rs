@@ -4,12 +4,13 @@
 //! socket for room of every datagram that has left it: a wake-up for each token, to do nothing. There is nearly
 //! always room, so a second descriptor of the socket is watched for it only after a send that found none.
 
+use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::{fmt, future::Future};
 
 use quinn::UdpPoller;
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
@@ -111,18 +112,18 @@ impl UdpPoller for RoomPoller {
     fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let udp = (*this.socket).as_ref();
-        if this.waiting.is_none() {
-            let Some(full) = udp.full().clone() else { return Poll::Ready(Ok(())) };
-            this.waiting =
-                Some(Box::pin(async move { full.writable().await.map(|mut room| room.retain_ready()) }));
-        }
-        if let Some(waiting) = &mut this.waiting {
-            let room = ready!(waiting.as_mut().poll(cx));
-            this.waiting = None;
-            *udp.full() = None;
-            return Poll::Ready(room);
-        }
-        Poll::Ready(Ok(()))
+        let waiting = match &mut this.waiting {
+            Some(waiting) => waiting,
+            None => {
+                let Some(full) = udp.full().clone() else { return Poll::Ready(Ok(())) };
+                let room = async move { full.writable().await.map(|mut room| room.retain_ready()) };
+                this.waiting.insert(Box::pin(room))
+            }
+        };
+        let room = ready!(waiting.as_mut().poll(cx));
+        this.waiting = None;
+        *udp.full() = None;
+        Poll::Ready(room)
     }
 }
 

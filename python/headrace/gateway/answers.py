@@ -16,7 +16,7 @@ REFUSALS = {
     "invalid_api_key": (401, "the API key is missing or unknown"),
     "invalid_json": (400, "the body is no JSON object, or its `model` is no text"),
     "no_route": (404, "no upstream serves the path"),
-    "model_not_found": (404, "no upstream serves the model; the message lists those that are served"),
+    "model_not_found": (404, "no upstream serves the model"),
     "model_unavailable": (503, "no upstream that is reachable now is known to serve the model"),
 }
 """What the gateway refuses beside the engine's kinds: code, status, meaning."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.exchange import Exchange
 from headrace.gateway import models
-from headrace.gateway.answers import send_error, send_json
+from headrace.gateway.answers import send_error, send_json, status_of
 
 if TYPE_CHECKING:
     from headrace.gateway.app import Gateway
@@ -54,7 +54,7 @@ async def one_model(gateway: Gateway, exchange: Exchange) -> int:
         await send_json(exchange, 200, found[0])
         return 200
     await send_error(exchange, "model_not_found", f"no upstream serves the model {name!r}", "model")
-    return 404
+    return status_of("model_not_found")
 
 
 OPEN: dict[str, Page] = {"/healthz": healthz, "/readyz": readyz}
