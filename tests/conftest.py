@@ -9,14 +9,14 @@ import gc
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import Config, Server, dev_certificate
-from headrace.client import Connection, Trust, connect
+from headrace.client import Chunk, Connection, Trust, connect
 from headrace.exchange import Handler
 from headrace.gateway import Gateway
 from headrace.lab.source import Script, Source
@@ -132,6 +132,16 @@ def script(**fields: Any) -> bytes:
 
 
 JSON = [("content-type", "application/json")]
+
+
+def frames(chunks: Iterable[Chunk]) -> list[bytes]:
+    """The DATA frames that chunks come from: one that lies across two packets may come in two pieces."""
+    found: list[bytes] = []
+    for chunk in chunks:
+        if chunk.is_first:
+            found.append(b"")
+        found[-1] += chunk.data
+    return found
 
 
 async def eventually(condition: Callable[[], Any], what: str = "") -> None:

@@ -12,7 +12,7 @@ from headrace import Server
 from headrace.client import Connection
 from headrace.errors import ClientGoneError, ClosedError, RequestError, StreamError, UsageError
 from headrace.exchange import Exchange
-from tests.conftest import eventually, origin, port_of
+from tests.conftest import eventually, frames, origin, port_of
 from tests.flow.test_1_listen import httpx_client
 
 Serve = Callable[..., Awaitable[Server]]
@@ -148,8 +148,7 @@ async def test_a_stream_of_ones_own(serve: Serve, dial: Dial) -> None:
     assert await response.head() == 200
     assert [value for name, value in response.headers if name == "x-a"] == ["1", "2"]
     chunks = [chunk async for batch in response.chunks() for chunk in batch]
-    assert [chunk.data for chunk in chunks] == [f"data: {number}\n\n".encode() for number in range(5)]
-    assert all(chunk.is_first for chunk in chunks)
+    assert frames(chunks) == [f"data: {number}\n\n".encode() for number in range(5)]
     assert response.trailers == [("x-sum", "10")]
 
 

@@ -18,7 +18,7 @@ from headrace.client import Connection
 from headrace.config import Local
 from headrace.engines import local
 from headrace.gateway import Gateway
-from tests.conftest import JSON, eventually
+from tests.conftest import JSON, eventually, frames
 
 Start = Callable[..., Awaitable[Gateway]]
 Dial = Callable[..., Awaitable[Connection]]
@@ -52,9 +52,10 @@ async def test_a_real_answer_comes_token_by_token(gateway: Gateway, dial: Dial) 
     response = (await dial(gateway)).request("POST", "/v1/chat/completions", JSON, chat(20))
     assert await response.head() == 200
     chunks = [chunk async for batch in response.chunks() for chunk in batch]
-    assert all(chunk.is_first and chunk.data.count(b"\n\n") == 1 for chunk in chunks)
-    assert chunks[-1].data == b"data: [DONE]\n\n"
-    pieces = [json.loads(chunk.data[6:])["choices"][0]["delta"].get("content") for chunk in chunks[:-1]]
+    *events, last = frames(chunks)
+    assert all(event.count(b"\n\n") == 1 for event in events)
+    assert last == b"data: [DONE]\n\n"
+    pieces = [json.loads(event[6:])["choices"][0]["delta"].get("content") for event in events]
     assert sum(piece is not None for piece in pieces) == 20
 
 

@@ -52,6 +52,8 @@ class Generation:
     events_in_frames: list[int] = field(default_factory=list)
     """How many SSE events each DATA frame held."""
     arrivals_ns: list[int] = field(default_factory=list)
+    partial: bytes = b""
+    """The beginning of a frame whose rest is in the next packet."""
     is_done: bool = False
     """`[DONE]` came, and FIN after it."""
 
@@ -150,12 +152,17 @@ async def _read(response: Any, into: Generation, frames: int | None = None, quie
         print(f"   {into.name}  stream {response.stream_id:<3} HEADERS  {status} {kind}")
     async for batch in response.chunks():
         for chunk in batch:
-            _count(chunk, into)
+            if chunk.is_first:
+                into.frames += 1
+                into.events_in_frames.append(0)
+            into.partial += chunk.data
+            if not into.partial.endswith(b"\n\n"):
+                continue
+            data, into.partial = into.partial, b""
+            _count(data, chunk.at_ns, into)
             if not quiet and (into.frames <= SHOWN or into.is_done):
-                shown = _shown(chunk.data)
-                print(
-                    f"   {into.name}  stream {response.stream_id:<3} DATA     {len(chunk.data):>4} B  {shown}"
-                )
+                size = f"{len(data):>4} B"
+                print(f"   {into.name}  stream {response.stream_id:<3} DATA     {size}  {_shown(data)}")
             elif not quiet and into.frames == SHOWN + 1:
                 print(f"   {into.name}  stream {response.stream_id:<3} ...")
         if frames is not None and into.frames >= frames:
@@ -173,13 +180,10 @@ def _shown(event: bytes) -> str:
     return text[:60]
 
 
-def _count(chunk: Any, into: Generation) -> None:
-    into.arrivals_ns.append(chunk.at_ns)
-    if chunk.is_first:
-        into.frames += 1
-        into.events_in_frames.append(0)
-    into.events_in_frames[-1] += chunk.data.count(b"\n\n")
-    for line in chunk.data.splitlines():
+def _count(data: bytes, at_ns: int, into: Generation) -> None:
+    into.arrivals_ns.append(at_ns)
+    into.events_in_frames[-1] += data.count(b"\n\n")
+    for line in data.splitlines():
         if line == b"data: [DONE]":
             into.is_done = True
         elif line.startswith(b"data: {"):

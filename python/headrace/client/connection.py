@@ -75,7 +75,7 @@ def opener(
 
 
 class Chunk(NamedTuple):
-    """Some bytes of an answer's body; from a headrace gateway, one event."""
+    """Some bytes of an answer's body: a DATA frame, or a piece of one that lies across two packets."""
 
     at_ns: int
     """When the engine read them: `time.monotonic_ns()`."""
