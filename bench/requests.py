@@ -4,14 +4,16 @@
 
 First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept alive)
 and through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body have
-reached it; the gateway's way has one more hop between threads in it. Short requests: 2,000 a second, open
-loop, on all cores together with the model and the load.
+reached it; the gateway's way has one more hop between threads in it. In every second pair of turns the
+processors are kept from sleeping (`common.awake`): the first figures are of these, those `_asleep` of the
+others. Short requests: 2,500 a second, open loop, on all cores together with the model and the load.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import tempfile
 import time
@@ -109,13 +111,14 @@ async def offer(
 async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: float) -> dict[str, Any]:
     connection = await connect(origin, Trust(ca))
     pool = DirectPool(upstream)
-    direct: list[float] = []
-    gateway: list[float] = []
+    took: dict[str, list[float]] = {"direct": [], "gateway": [], "direct_asleep": [], "gateway_asleep": []}
     await offer(lambda: through(connection), 50, 1)
-    for turn in range(10):
-        asks = [(direct, pool.ask), (gateway, lambda: through(connection))]
-        for into, ask in asks if turn % 2 else reversed(asks):
-            into += (await offer(ask, 200, seconds / 10))[0]
+    for turn in range(20):
+        with common.awake() if turn // 2 % 2 else contextlib.nullcontext(False) as is_awake:
+            asks = [("direct", pool.ask), ("gateway", lambda: through(connection))]
+            for way, ask in asks if turn % 2 else reversed(asks):
+                into = took[way if is_awake else f"{way}_asleep"]
+                into += (await offer(ask, 200, seconds / 10))[0]
     connections = [await connect(origin, Trust(ca)) for _ in range(8)]
     turn = 0
 
@@ -128,10 +131,16 @@ async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: fl
     for each in [connection, *connections]:
         each.close()
     quantiles = common.QUANTILES.items()
+    ways = {
+        way: {name: load.quantile(times, q) for name, q in quantiles} for way, times in took.items() if times
+    }
     return {
-        "first_token_direct_ms": {name: load.quantile(direct, q) for name, q in quantiles},
-        "first_token_gateway_ms": {name: load.quantile(gateway, q) for name, q in quantiles},
-        "added_ms": {name: load.quantile(gateway, q) - load.quantile(direct, q) for name, q in quantiles},
+        "first_token_ms": ways,
+        "added_ms": {
+            state: {name: gateway[name] - ways["direct" + suffix][name] for name in gateway}
+            for state, suffix in (("awake", ""), ("asleep", "_asleep"))
+            if (gateway := ways.get("gateway" + suffix))
+        },
         "short_requests": {
             "offered_per_s": rate,
             "answered_per_s": answered,
@@ -145,7 +154,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--rate", type=float, default=2000)
+    parser.add_argument("--rate", type=float, default=2500)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -154,8 +163,10 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             result = asyncio.run(
                 measure(proxy.origin, upstream, folder / "ca.pem", options.seconds, options.rate)
             )
-    for name in ("first_token_direct_ms", "first_token_gateway_ms", "added_ms"):
-        print(f"{name:24} {common.shown(result[name])}")
+    for way, times in result["first_token_ms"].items():
+        print(f"first token, ms, {way:16} {common.shown(times)}")
+    for state, added in result["added_ms"].items():
+        print(f"added, processors {state:15} {common.shown(added)}")
     short = result["short_requests"]
     print(f"{short['answered_per_s']:.0f} of {options.rate:g} a second; ms: {common.shown(short['ms'])}")
     if keep:
