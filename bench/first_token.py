@@ -2,13 +2,15 @@
 
     sudo python -m bench.first_token [--rounds 15]
 
-The lab's link without loss, at round trips (R) of 20, 50, 100 and 200 ms. From the call of the client's
-`request` until the engine has read the first token from its socket (the lab's rule), and until Python has it:
-on an open connection (*warm*), on a new one (*cold*), and on a new one to a server that the client knows
-(*early*: 0-RTT; the request has an `Idempotency-Key`). The same client asks headrace, Caddy and Envoy, by
-turns; behind each is a model server that answers at once (`bench.instant_model`). For comparison httpx2 over
-HTTP/2, to headrace: until Python has it. Then cold again at R = 60 ms with 3 % of packets lost in both
-directions, by the lab's own cells: there the tail counts.
+The lab's link without loss, with delays for round trips (R) of 20, 50, 100 and 200 ms. What counts as R is
+what an ICMP echo takes on the same path, in the same turns (`bench.ping`): the delay, and what two network
+stacks and the emulator add to it. From the call of the client's `request` until the engine has read the
+first token from its socket (the lab's rule), and until Python has it: on an open connection (*warm*), on a
+new one (*cold*), and on a new one to a server that the client knows (*early*: 0-RTT; the request has an
+`Idempotency-Key`). The same client asks headrace, Caddy and Envoy, by turns; behind each is a model server
+that answers at once (`bench.instant_model`). For comparison httpx2 over HTTP/2, to headrace: until Python
+has it. Then cold again at R = 60 ms with 3 % of packets lost in both directions, by the lab's own cells:
+there the tail counts.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 
 from bench import common, peers
+from bench.ping import ping_ms
 from headrace import AsyncClient, Trust
 from headrace.lab.cell import Cell, Options, run_valid
 from headrace.lab.link import Link
@@ -105,8 +108,16 @@ async def http2(origin: str, ca: Path, trip_ms: float) -> Times:
 
 
 async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) -> list[dict[str, Any]]:
+    async def ping(_: str, __: Path, trip_ms: float) -> Times:
+        # As long a pause before it as before a server's answer.
+        await asyncio.sleep(trip_ms / 1e3)
+        took = await ping_ms(link.server_address)
+        return {"ping": Took(took, took)}
+
+    ways: dict[str, tuple[Callable[[str, Path, float], Awaitable[Times]], str]]
     ways = {name: (http3, origin) for name, origin in origins.items()}
     ways["http2"] = (http2, origins["headrace"])
+    ways["ping"] = (ping, "")
     in_turn = list(ways.items())
     rows: list[dict[str, Any]] = []
     for trip in ROUND_TRIPS_MS:
@@ -121,9 +132,11 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
                 times = await take(origin, ca, trip)
                 for case, took in times.items() if number >= 0 else ():
                     samples[name].setdefault(case, []).append(took)
+        echo_ms = quantile([took.socket for took in samples.pop("ping")["ping"]], 0.5)
+        print(f"R {trip:3} ms, by ping {echo_ms:.2f}")
         for name, cases in samples.items():
-            row = {case: summary(taken, trip) for case, taken in cases.items()}
-            rows.append({"server": name, "round_trip_ms": trip, "cases": row})
+            row = {case: summary(taken, echo_ms) for case, taken in cases.items()}
+            rows.append({"server": name, "delay_ms": trip, "round_trip_ms": echo_ms, "cases": row})
             shown = ", ".join(
                 f"{case} {of['p50']:.1f} (p90 {of['p90']:.1f}; python {of['python_p50']:.1f})"
                 for case, of in row.items()

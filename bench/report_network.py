@@ -84,11 +84,12 @@ def first_token(result: dict[str, Any]) -> str:
             whole = (3 if case == "cold" else 1) if row["server"] == "http2" else trips
             p50, p90, python = (found[of] - whole * trip for of in ("p50", "p90", "python_p50"))
             cells.append(f"{whole} R + {p50:.1f} (p90 {p90:.1f}; {python:.1f})")
-        rows += f"| {trip} | {names[row['server']]} | {' | '.join(cells)} |\n"
+        rows += f"| {row['delay_ms']} | {trip:.2f} | {names[row['server']]} | {' | '.join(cells)} |\n"
     return (
         "## A first token over a path with a delay\n\n"
-        "The lab's link, without loss, at four round trips (R). From the call in the client's Python until the client's\n"
-        "engine has read the first token, as whole round trips and the milliseconds on top, in which are the client, the\n"
+        "The lab's link, without loss, with four delays; R is the round trip as ping measures it on that path, in the\n"
+        "same turns: the delay, the two network stacks and the emulator. From the call in the client's Python until the\n"
+        "client's engine has read the first token, as whole R and the milliseconds on top, in which are the client, the\n"
         "server, a model server that answers at once, and its loopback. *warm*: on an open connection; *cold*: on a new\n"
         "one; *early*: on a new one to a server that was asked before, the request in its first flight (0-RTT). Median,\n"
         f"in brackets p90, and the median until Python has the token; of {result['rounds']}. The emulator keeps the "
@@ -97,7 +98,7 @@ def first_token(result: dict[str, Any]) -> str:
         "by turns. headrace's client\n"
         "asks all three servers, each at its default settings; Envoy runs one worker, because each of its workers\n"
         "takes its own tickets alone. More in [first-token.md](first-token.md).\n\n"
-        "| R, ms | server | warm | cold | early |\n|---|---|---|---|---|\n"
+        "| delay, ms | R, ms | server | warm | cold | early |\n|---|---|---|---|---|---|\n"
         f"{rows}{lossy(result.get('lossy'))}"
     )
 
