@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,9 +58,14 @@ class Serving:
     """`headrace serve` in a process of its own; its log is read as JSON."""
 
     def __init__(
-        self, arguments: list[str], env: dict[str, str], cwd: Path, wait_until_ready: bool = True
+        self,
+        arguments: list[str],
+        env: dict[str, str],
+        cwd: Path,
+        wait_until_ready: bool = True,
+        log_format: tuple[str, ...] = ("--log-format", "json"),
     ) -> None:
-        command = [*HEADRACE, "serve", "--port", "0", "--log-format", "json", *arguments]
+        command = [*HEADRACE, "serve", "--port", "0", *log_format, *arguments]
         self.process = subprocess.Popen(command, env=env, cwd=cwd, stderr=subprocess.PIPE, text=True)
         self.lines: list[dict[str, object]] = []
         if wait_until_ready:
@@ -139,6 +146,24 @@ def test_sighup_reads_the_configuration_again(source_url: str, home: dict[str, s
     finally:
         _, rest = serving.end()
     assert rest == []
+
+
+def test_sighup_changes_the_form_of_the_log(source_url: str, home: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    upstream = f'[[upstreams]]\nurl = "{source_url}"\nmodels = ["a"]\n'
+    file.write_text(upstream + '[log]\nformat = "json"\n')
+    serving = Serving([], home, tmp_path, log_format=())
+    file.write_text(upstream + '[log]\nformat = "text"\n')
+    serving.process.send_signal(signal.SIGHUP)
+    assert serving.process.stderr is not None
+    while serving.process.stderr.readline().startswith("{"):
+        pass
+    insecure = ssl.create_default_context()
+    insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
+    urllib.request.urlopen(f"{serving.url}/v1/models", context=insecure).close()
+    serving.process.send_signal(signal.SIGTERM)
+    _, rest = serving.process.communicate(timeout=20)
+    assert re.search(r"^\d\d:\d\d:\d\d \S+ GET /v1/models HTTP/1.1 200 done ", rest, re.MULTILINE), rest
 
 
 def test_chat_prints_tokens_to_its_output_and_figures_beside(
@@ -315,7 +340,6 @@ def test_a_key_is_made_and_lets_in(source_url: str, home: dict[str, str], tmp_pa
 
 
 async def test_the_scripted_model_says_that_it_is_one(source: Source) -> None:
-    import urllib.request
 
     def ask() -> str:
         request = urllib.request.Request(

@@ -76,7 +76,7 @@ class Gateway:
         if early_data.is_early(exchange):
             outcome.is_early = True
             if not await early_data.admit(exchange, self.config.early_data, self.early):
-                outcome.status, outcome.cause = early_data.TOO_EARLY, "too_early"
+                outcome.status, outcome.cause = status_of("too_early"), "too_early"
                 return
         if page := routes.open_page(request.method, request.path):
             outcome.status = await page(self, exchange)

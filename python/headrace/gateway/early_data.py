@@ -16,6 +16,7 @@ from headrace.gateway.answers import send_error
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 TOO_EARLY = 425
+"""What an upstream answers that wants a request again after the handshake (RFC 8470 §5.2)."""
 
 
 @dataclass
