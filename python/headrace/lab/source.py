@@ -34,6 +34,10 @@ from headrace.lab.script import (
 __all__ = ["Run", "Script", "Source", "body_of", "event"]
 
 
+CLOSING_TURNS = 5
+"""Of the loop, until an accepted connection has been shown to us and is closed."""
+
+
 @dataclass
 class Run:
     """What became of one request. Times are monotonic nanoseconds."""
@@ -86,10 +90,14 @@ class Source:
 
     async def close(self) -> None:
         if self._server:
+            # asyncio loses a connection that it has just accepted when its server is closed before it is shown to us.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening)
+            for _ in range(CLOSING_TURNS):
+                for transport in list(self._transports):
+                    transport.abort()
+                await asyncio.sleep(0)
             self._server.close()
-            for transport in list(self._transports):
-                transport.abort()
-            await self._server.wait_closed()
 
     async def __aenter__(self) -> Source:
         return await self.start()
