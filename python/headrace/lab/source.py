@@ -90,7 +90,7 @@ class Source:
 
     async def close(self) -> None:
         if self._server:
-            # asyncio loses a connection that it has just accepted when its server is closed before it is shown to us.
+            # asyncio loses a connection that it has just accepted, when the server is closed before it is shown.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
             for _ in range(CLOSING_TURNS):
