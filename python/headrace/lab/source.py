@@ -90,7 +90,7 @@ class Source:
 
     async def close(self) -> None:
         if self._server:
-            # asyncio loses a connection that it has just accepted, when the server is closed before it is shown.
+            # A connection that asyncio has accepted is lost when the server closes before it is shown to us.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
             for _ in range(CLOSING_TURNS):
