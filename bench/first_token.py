@@ -61,6 +61,8 @@ class Took(NamedTuple):
 
 
 Times = dict[str, Took]
+Way = Callable[[str, Path, float], Awaitable[Times]]
+"""Of an origin, the certificate to trust, the milliseconds of a round trip."""
 
 
 async def first(parts: AsyncIterable[Any], began_ns: int) -> Took:
@@ -114,24 +116,23 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
         took = await ping_ms(link.server_address)
         return {"ping": Took(took, took)}
 
-    ways: dict[str, tuple[Callable[[str, Path, float], Awaitable[Times]], str]]
-    ways = {name: (http3, origin) for name, origin in origins.items()}
-    ways["http2"] = (http2, origins["headrace"])
-    ways["ping"] = (ping, "")
-    in_turn = list(ways.items())
+    ways: list[tuple[str, Way, str]] = [(name, http3, origin) for name, origin in origins.items()]
+    ways.append(("ping", ping, ""))
+    # Not between them: who came after it found the processor's caches without the engine.
+    apart: list[tuple[str, Way, str]] = [("http2", http2, origins["headrace"])]
     rows: list[dict[str, Any]] = []
     for trip in ROUND_TRIPS_MS:
         # The first ones also load modules, and Python learns the types of what it runs.
         warm_up = 1 if rows else WARM_UP
         link.command({"do": "profile", "profile": Profile(delay_ms=trip / 2)})
-        samples: dict[str, dict[str, list[Took]]] = {name: {} for name in ways}
-        for number in range(-warm_up, rounds):
-            # Who comes after httpx2 finds the processor's caches without the engine: each one, in its turn.
-            turn = number % len(in_turn)
-            for name, (take, origin) in in_turn[turn:] + in_turn[:turn]:
-                times = await take(origin, ca, trip)
-                for case, took in times.items() if number >= 0 else ():
-                    samples[name].setdefault(case, []).append(took)
+        samples: dict[str, dict[str, list[Took]]] = {}
+        for in_turn in (ways, apart):
+            for number in range(-warm_up, rounds):
+                turn = number % len(in_turn)
+                for name, take, origin in in_turn[turn:] + in_turn[:turn]:
+                    times = await take(origin, ca, trip)
+                    for case, took in times.items() if number >= 0 else ():
+                        samples.setdefault(name, {}).setdefault(case, []).append(took)
         echo_ms = quantile([took.socket for took in samples.pop("ping")["ping"]], 0.5)
         print(f"R {trip:3} ms, by ping {echo_ms:.2f}")
         for name, cases in samples.items():

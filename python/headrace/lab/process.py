@@ -6,6 +6,7 @@ import contextlib
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,16 +26,35 @@ def process(
     command: list[str], log: Path, popen: Popen = subprocess.Popen, **named: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """In a session of its own: Ctrl-C is for the one who started it, and who then ends it."""
-    with log.open("ab") as output:
-        started = popen(
-            command,
-            **{"stdout": output, "stderr": subprocess.STDOUT, "cwd": log.parent, **named},
-            start_new_session=True,
-        )
-        try:
-            yield started
-        finally:
-            end(started)
+    with log.open("ab") as output, contextlib.ExitStack() as ending:
+        with uninterrupted():
+            started = popen(
+                command,
+                **{"stdout": output, "stderr": subprocess.STDOUT, "cwd": log.parent, **named},
+                start_new_session=True,
+            )
+            ending.callback(end, started)
+        yield started
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT and SIGTERM come when it is over. Within `Popen` they would lose the process that it has just
+    started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def end(started: subprocess.Popen[bytes]) -> None:
