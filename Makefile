@@ -30,7 +30,7 @@ check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that 
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest headrace._engine
 
-bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (half an hour); results in bench/results/
+bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (over an hour); results in bench/results/
 	$(BIN)/python -m bench
 
 bench-quick: $(VENV)/bench  ## the same measurements, short, nothing kept: to see whether something got worse

@@ -1,8 +1,9 @@
 """All benchmarks, one after the other, each in a process of its own: `python -m bench [--quick]`.
 
-The whole takes about half an hour and keeps what it measured in `bench/results/` and `docs/measurements.md`;
-`--quick` takes seven minutes and keeps nothing. Let the machine be idle meanwhile. `fallback`, `move`,
-`move_link`, `first_token`, `echo` and `drain` need root and are left out without.
+The whole takes well over an hour (half of one is `relay_cpu`) and keeps what it measured in
+`bench/results/` and `docs/measurements.md`; `--quick` a small part of that, and keeps nothing. Let the
+machine be idle meanwhile. `fallback`, `move`, `move_link`, `first_token`, `echo`, `overload` and `drain`
+need root and are left out without.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def need_root(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def awake() -> Iterator[bool]:
-    """Keeps the machine's processors from sleeping, as the lab's link does: in a virtual machine a wake-up of
-    a sleeping one costs some 0.1 ms. Says whether it can: root alone may, and not every kernel offers it."""
+    """Keeps the machine's processors from sleeping, as the lab's link does (`docs/lab.md` says why). Says
+    whether it can: root alone may, and not every kernel offers it."""
     try:
         file = open("/dev/cpu_dma_latency", "wb", buffering=0)  # noqa: SIM115
     except OSError:

@@ -97,8 +97,10 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     result = {"versions": versions, "unit": "µs CPU per token", "awake": is_awake, "rows": rows}
     if keep:
         command = f"python -m bench.relay_cpu --rounds {options.rounds} --seconds {options.seconds:g}"
-        asleep = ("_asleep", " --asleep") if options.asleep else ("", "")
-        common.write(f"relay_cpu{asleep[0]}", command + asleep[1], result)
+        if options.asleep:
+            common.write("relay_cpu_asleep", f"{command} --asleep", result)
+        else:
+            common.write("relay_cpu", command, result)
     return result
 
 

@@ -31,8 +31,8 @@ def write() -> str:
 INTRODUCTION = """\
 # Measurements
 
-What headrace costs and how fast it is, beside Caddy and Envoy (their PyPI wheels). `make bench` makes all of
-it again, `make bench-quick` a short form that keeps nothing. Every table ends with the command, the commit
+What headrace costs and how fast it is, beside Caddy and Envoy (their PyPI wheels). `make bench` makes it
+again, `make bench-quick` a short form that keeps nothing. Every table ends with the command, the commit
 and the machine it comes from.
 
 How to read them: everything runs on one machine, over loopback, with the model server, the proxy and the load
@@ -81,18 +81,18 @@ def stop(result: dict[str, Any]) -> str:
 
 def requests(result: dict[str, Any]) -> str:
     short, took = result["short_requests"], result["first_token_ms"]
+    notes = {"awake": "", "asleep": ", processors may sleep"}
     rows = "".join(
-        f"| straight{note} | {quantiles(took['direct' + suffix])} |\n"
-        f"| through the gateway{note} | {quantiles(took['gateway' + suffix])} |\n"
-        f"| added{note} | {quantiles(result['added_ms'][state] | {'max': None})} |\n"
-        for state, suffix, note in (("awake", "", ""), ("asleep", "_asleep", ", processors may sleep"))
-        if state in result["added_ms"]
+        f"| straight{notes[state]} | {quantiles(of['direct'])} |\n"
+        f"| through the gateway{notes[state]} | {quantiles(of['gateway'])} |\n"
+        f"| added{notes[state]} | {quantiles(of['added'] | {'max': None})} |\n"
+        for state, of in took.items()
     )
     return (
         "## First token and short requests\n\n"
         "200 requests a second, open loop, by turns straight to the model server (HTTP/1.1, kept alive) and through\n"
         "the gateway (HTTP/3, warm), timed in the client's Python. *added*: the difference of the two quantiles;\n"
-        "the aim is at most 0.5 at the median and 2 at p99. In every second turn the processors are kept from\n"
+        "the aim is at most 0.5 at the median and 2 at p99. In half of the turns the processors are kept from\n"
         "sleeping, as under load or in the lab; the gateway's way has more wake-ups in it than the straight one.\n\n"
         "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
         f"{rows}\n"
@@ -153,9 +153,8 @@ def relay_cpu(result: dict[str, Any]) -> str:
 def relay_cpu_asleep(result: dict[str, Any]) -> str:
     return (
         "### The same where processors may sleep\n\n"
-        "In this virtual machine a message to a process on a sleeping processor and back takes 47 µs, on one that is\n"
-        "awake 7 (`perf bench sched pipe`): the hypervisor is asked to wake it, and part of that counts as CPU of\n"
-        "whoever sends a datagram.\n\n"
+        "A virtual machine asks its hypervisor to wake a sleeping processor, and part of that counts as CPU of whoever\n"
+        "sends a datagram. This table is not of `make bench`, but of its command alone.\n\n"
         f"{cpu_rows(result)}"
     )
 

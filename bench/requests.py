@@ -2,11 +2,11 @@
 
     python -m bench.requests [--seconds 10]
 
-First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept alive)
-and through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body have
-reached it; the gateway's way has one more hop between threads in it. In every second pair of turns the
-processors are kept from sleeping (`common.awake`): the first figures are of these, those `_asleep` of the
-others. Short requests: 2,500 a second, open loop, on all cores together with the model and the load.
+First token: 200 requests a second, open loop, by turns straight to the scripted model (HTTP/1.1, kept
+alive) and through the gateway (HTTP/3, warm). Both are timed in Python, until the first bytes of the body
+have reached it; the gateway's way has one more hop between threads in it. In half of the turns the
+processors are kept from sleeping (`common.awake`), where that is allowed. Short requests: 2,500 a second,
+open loop, on all cores together with the model and the load.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bench import common, peers
 from headrace.client import Connection, Trust, connect
 from headrace.lab import load
 
+WAYS = ("direct", "gateway")
 BODY = json.dumps({"model": "x", "script": {"events": 1, "interval_s": 0}}).encode()
 
 
@@ -111,13 +112,13 @@ async def offer(
 async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: float) -> dict[str, Any]:
     connection = await connect(origin, Trust(ca))
     pool = DirectPool(upstream)
-    took: dict[str, list[float]] = {"direct": [], "gateway": [], "direct_asleep": [], "gateway_asleep": []}
+    took: dict[str, dict[str, list[float]]] = {"awake": {}, "asleep": {}}
     await offer(lambda: through(connection), 50, 1)
     for turn in range(20):
         with common.awake() if turn // 2 % 2 else contextlib.nullcontext(False) as is_awake:
-            asks = [("direct", pool.ask), ("gateway", lambda: through(connection))]
+            asks = list(zip(WAYS, (pool.ask, lambda: through(connection)), strict=True))
             for way, ask in asks if turn % 2 else reversed(asks):
-                into = took[way if is_awake else f"{way}_asleep"]
+                into = took["awake" if is_awake else "asleep"].setdefault(way, [])
                 into += (await offer(ask, 200, seconds / 10))[0]
     connections = [await connect(origin, Trust(ca)) for _ in range(8)]
     turn = 0
@@ -131,16 +132,14 @@ async def measure(origin: str, upstream: str, ca: Path, seconds: float, rate: fl
     for each in [connection, *connections]:
         each.close()
     quantiles = common.QUANTILES.items()
-    ways = {
-        way: {name: load.quantile(times, q) for name, q in quantiles} for way, times in took.items() if times
-    }
+    first_token: dict[str, dict[str, dict[str, float]]] = {}
+    for state, ways in took.items():
+        if ways:
+            rows = {way: {name: load.quantile(ways[way], q) for name, q in quantiles} for way in WAYS}
+            direct, gateway = (rows[way] for way in WAYS)
+            first_token[state] = rows | {"added": {name: gateway[name] - direct[name] for name in gateway}}
     return {
-        "first_token_ms": ways,
-        "added_ms": {
-            state: {name: gateway[name] - ways["direct" + suffix][name] for name in gateway}
-            for state, suffix in (("awake", ""), ("asleep", "_asleep"))
-            if (gateway := ways.get("gateway" + suffix))
-        },
+        "first_token_ms": first_token,
         "short_requests": {
             "offered_per_s": rate,
             "answered_per_s": answered,
@@ -163,10 +162,9 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             result = asyncio.run(
                 measure(proxy.origin, upstream, folder / "ca.pem", options.seconds, options.rate)
             )
-    for way, times in result["first_token_ms"].items():
-        print(f"first token, ms, {way:16} {common.shown(times)}")
-    for state, added in result["added_ms"].items():
-        print(f"added, processors {state:15} {common.shown(added)}")
+    for state, rows in result["first_token_ms"].items():
+        for way, times in rows.items():
+            print(f"first token, ms, processors {state:6} {way:7} {common.shown(times)}")
     short = result["short_requests"]
     print(f"{short['answered_per_s']:.0f} of {options.rate:g} a second; ms: {common.shown(short['ms'])}")
     if keep:

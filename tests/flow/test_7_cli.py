@@ -340,7 +340,6 @@ def test_a_key_is_made_and_lets_in(source_url: str, home: dict[str, str], tmp_pa
 
 
 async def test_the_scripted_model_says_that_it_is_one(source: Source) -> None:
-
     def ask() -> str:
         request = urllib.request.Request(
             f"{source.url}/v1/x", data=b'{"script": {"events": 1, "interval_s": 0}}'
