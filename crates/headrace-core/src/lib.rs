@@ -5,32 +5,25 @@
 //!
 //! * [`http3`]: RFC 9114 frames, RFC 9204 field sections, RFC 9218 priorities
 //! * [`http1`]: the response side of RFC 9112, for model servers
-//! * [`events`]: where one SSE event or NDJSON line ends ([`sse`], [`ndjson`])
+//! * [`events`]: where one SSE event or NDJSON line ends ([`events::sse`], [`events::ndjson`])
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`link`]: what an emulated network does to a packet
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
-//! * [`journal`]: the record of one answer
-//! * [`echo`]: what is sent twice, and when; [`congestion`]: how much may be on its way; [`delay`]: what both see
-//! * [`path`]: where a client is for certain
+//! * [`replay`]: the record of one answer
+//! * [`recovery`]: what a transport does about loss, delay and change on a path
 //! * [`error`]: the one table of error kinds
 
 pub mod budget;
-pub mod cadence;
-pub mod congestion;
-pub mod delay;
-pub mod echo;
 pub mod error;
 pub mod events;
 pub mod fields;
 pub mod http1;
 pub mod http3;
-pub mod journal;
 pub mod link;
-pub mod ndjson;
-pub mod path;
+pub mod recovery;
 pub mod relay;
-pub mod sse;
+pub mod replay;
 pub mod stats;
 
 pub use error::{Error, Kind, Side};

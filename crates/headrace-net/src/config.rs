@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use headrace_core::echo::{Mode, Settings};
+use headrace_core::recovery::echo::{Mode, Settings};
 use serde::{Deserialize, Deserializer};
 
 /// Everything a server needs to start.
@@ -37,7 +37,7 @@ pub enum Congestion {
     Steady,
 }
 
-/// Sending small datagrams again (`headrace_core::echo`).
+/// Sending small datagrams again (`headrace_core::recovery::echo`).
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Echo {

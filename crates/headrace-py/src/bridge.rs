@@ -15,17 +15,17 @@ use bytes::Bytes;
 use headrace_core::Error;
 use headrace_net::downstream::Gone;
 use headrace_net::exchange;
+use headrace_net::relay::report;
 use headrace_net::reply::Reply;
-use headrace_net::report;
 use headrace_net::server::Fetched;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
+use crate::convert;
 use crate::errors;
 use crate::exchange::Exchange;
-use crate::fields;
 use crate::report::RelayReport;
 
 /// Entries handled before the loop gets its turn.
@@ -227,7 +227,7 @@ pub fn to_py(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyAny>> {
         Outcome::Gone(Gone::Lost) => intern!(py, "lost").clone().into_any(),
         Outcome::Count(count) => count.into_pyobject(py)?.into_any(),
         Outcome::Fetched(fetched) => {
-            let headers = fields::to_py(py, &fetched.headers)?;
+            let headers = convert::to_py(py, &fetched.headers)?;
             (fetched.status.as_u16(), headers, PyBytes::new(py, &fetched.body)).into_pyobject(py)?.into_any()
         }
     })

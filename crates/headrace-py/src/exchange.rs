@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
-use crate::recording::Recording;
+use crate::record::Recording;
 use crate::server::Target;
-use crate::{errors, fields};
+use crate::{convert, errors};
 
 /// What the client asked, but for the body.
 #[pyclass(frozen, module = "headrace._engine")]
@@ -54,12 +54,12 @@ impl Request {
 
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        fields::to_py(py, &self.0.head.headers)
+        convert::to_py(py, &self.0.head.headers)
     }
 
     /// The first value of a field; `None` when the client did not send it.
     fn header(&self, name: &str) -> Option<String> {
-        self.0.head.headers.get(name).map(fields::text)
+        self.0.head.headers.get(name).map(convert::text)
     }
 
     #[getter]
@@ -116,7 +116,7 @@ impl RelayRequest {
             for name in &remove {
                 headers.remove(name);
             }
-            for (name, value) in fields::from_py(&set)? {
+            for (name, value) in convert::from_py(&set)? {
                 if let Some(name) = name {
                     headers.insert(name, value);
                 }
@@ -134,7 +134,7 @@ impl RelayRequest {
                 body: body.map(Bytes::copy_from_slice),
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
                 held_statuses: held_statuses.iter().map(|&code| status(code)).collect::<Result<_, _>>()?,
-                headers: fields::from_py(&answer_headers)?,
+                headers: convert::from_py(&answer_headers)?,
             }))
         };
         build().map_err(|error| errors::to_py(py, &error))
@@ -236,7 +236,7 @@ impl Exchange {
         py: Python<'py>,
         trailers: Option<Vec<(String, String)>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let trailers = trailers.map(|pairs| fields::from_py(&pairs)).transpose();
+        let trailers = trailers.map(|pairs| convert::from_py(&pairs)).transpose();
         let trailers = trailers.map_err(|error| errors::to_py(py, &error))?;
         self.call(py, NOTHING, |reply| Command::Finish { trailers, reply })
     }
@@ -317,7 +317,7 @@ impl Exchange {
 }
 
 fn head(py: Python<'_>, code: u16, pairs: &[(String, String)]) -> PyResult<(StatusCode, HeaderMap)> {
-    let build = || Ok((status(code)?, fields::from_py(pairs)?));
+    let build = || Ok((status(code)?, convert::from_py(pairs)?));
     build().map_err(|error: Error| errors::to_py(py, &error))
 }
 

@@ -5,11 +5,11 @@
 
 mod bridge;
 mod client;
+mod convert;
 mod errors;
 mod exchange;
-mod fields;
 mod link;
-mod recording;
+mod record;
 mod report;
 mod server;
 mod waiter;
@@ -26,13 +26,13 @@ fn build_info() -> Vec<(&'static str, &'static str)> {
 /// Nanoseconds of the clock by which the engine stamps what it receives; the one of `time.monotonic_ns()`.
 #[pyfunction]
 fn monotonic_ns() -> u64 {
-    headrace_net::client_stream::monotonic_ns()
+    headrace_net::client::stream::monotonic_ns()
 }
 
 /// Closes every client connection: for the end of the process, so that no server goes on generating.
 #[pyfunction]
 fn close_connections(py: Python<'_>) {
-    py.detach(headrace_net::network::close_all);
+    py.detach(headrace_net::client::network::close_all);
 }
 
 #[pymodule(gil_used = true)]
@@ -47,8 +47,8 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<exchange::Request>()?;
     module.add_class::<exchange::RelayRequest>()?;
-    module.add_class::<recording::Records>()?;
-    module.add_class::<recording::Recording>()?;
+    module.add_class::<record::Records>()?;
+    module.add_class::<record::Recording>()?;
     module.add_class::<report::RelayReport>()?;
     module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use headrace_core::stats::Histogram;
-use headrace_net::report;
+use headrace_net::relay::report;
 use pyo3::prelude::*;
 
 use crate::errors;

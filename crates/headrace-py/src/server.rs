@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::bridge::{Bridge, Outcome, Queue};
 use crate::exchange::{method, seconds};
-use crate::{errors, fields};
+use crate::{convert, errors};
 
 /// Where a model server is.
 #[pyclass(frozen, module = "headrace._engine")]
@@ -143,7 +143,7 @@ impl Server {
                 target: target.0.clone(),
                 method: method(verb)?,
                 path,
-                headers: fields::from_py(&headers)?,
+                headers: convert::from_py(&headers)?,
                 connect_timeout: seconds("connect_timeout", connect_timeout)?,
                 head_timeout: seconds("head_timeout", head_timeout)?,
             })

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use headrace_net::config::Congestion;
-use headrace_net::congestion::factory;
+use headrace_net::quic::congestion::factory;
 use headrace_twin::Loss;
 use headrace_twin::lossy::{Scenario, Tally, product_echo, run};
 

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use headrace_core::echo::Mode;
+use headrace_core::recovery::echo::Mode;
 
 use crate::lossy::product_echo;
 use crate::measures::elsewhere;
@@ -30,9 +30,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(101);
 /// Datagrams and tokens on their way: of 16 streams that a bottleneck held up, and their copies.
 const MOST_EVENTS: usize = 20_000;
-/// What `headrace_core::echo::queue` keeps for a socket; two sides.
+/// What `headrace_core::recovery::echo::queue` keeps for a socket; two sides.
 const MOST_COPIES: usize = 2 * 1024;
-/// What `headrace_core::echo::amplification` keeps.
+/// What `headrace_core::recovery::echo::amplification` keeps.
 const MOST_ADDRESSES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]

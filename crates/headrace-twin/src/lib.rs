@@ -30,7 +30,7 @@
 //!
 //! - Not the product's I/O: no sockets, no HTTP/3 framing, no relay, no scheduling. The transport's configuration
 //!   is the product's own (`headrace_net::server_transport`, `client_transport`), and so is the detector of
-//!   silence (`headrace_core::cadence`); TLS has a test certificate, and early data when asked for.
+//!   silence (`headrace_core::recovery::silence`); TLS has a test certificate, and early data when asked for.
 //! - Writes of one instant share packets, as they do when one task writes them all. In the product, they share
 //!   packets when they are written before quinn's task runs.
 //! - Not reproducible to the last bit in two places, because quinn takes no seed there: the keys of TLS (all

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_core::echo::Settings as Echo;
-use headrace_net::congestion::Factory;
-use headrace_net::echo;
+use headrace_core::recovery::echo::Settings as Echo;
+use headrace_net::quic::congestion::Factory;
+use headrace_net::quic::echo::controller;
 
 use crate::measures::EVERY;
 use crate::{Loss, Rate, Role, Setup, Shape, Tls, Twin};
@@ -81,7 +81,7 @@ pub struct Tally {
     pub gone: u64,
     /// What the server's transport declared lost.
     pub declared: u64,
-    /// What the echo itself counts: [`headrace_net::echo_counts::Counts`].
+    /// What the echo itself counts: [`headrace_net::quic::echo::counts::Counts`].
     pub repaired: u64,
     pub doubtful: u64,
     /// Answers that were not whole.
@@ -176,7 +176,7 @@ impl Tally {
         self.gone += arrived.values().filter(|arrived| !**arrived).count() as u64;
         let server = twin.connection(Role::Server, 0);
         self.declared += server.map_or(0, |server| server.stats().path.lost_packets);
-        let echo = server.and_then(|server| echo::counters(server.congestion_state().clone_box()));
+        let echo = server.and_then(|server| controller::counters(server.congestion_state().clone_box()));
         let echo = echo.map(|counters| counters.counts()).unwrap_or_default();
         (self.repaired, self.doubtful) = (self.repaired + echo.repaired, self.doubtful + echo.doubtful);
     }

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headrace_net::echo::PACKET_THRESHOLD;
+use headrace_net::quic::echo::controller::PACKET_THRESHOLD;
 
 use crate::{CLIENT_ADDRESS, Role, Setup, Shape, Tls, Twin};
 

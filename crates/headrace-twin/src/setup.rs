@@ -9,14 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use headrace_core::echo::Settings as Echo;
 use headrace_core::link::Plan;
+use headrace_core::recovery::echo::Settings as Echo;
 use headrace_net::client::ClientConfig as ProductClient;
-use headrace_net::client_origins::Origins;
+use headrace_net::client::sessions::Origins;
 use headrace_net::config::{Congestion, ServerConfig as ProductServer};
-use headrace_net::congestion::{Factory, factory};
-use headrace_net::echo::Desk;
-use headrace_net::tickets::Tickets;
+use headrace_net::quic::congestion::{Factory, factory};
+use headrace_net::quic::echo::controller::Desk;
+use headrace_net::tls::tickets::Tickets;
 use headrace_net::tls::{self, Trust};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
@@ -105,7 +105,7 @@ pub struct Setup {
     controller: Factory,
     /// Whether clients must show first that their address is their own (Retry).
     pub asks_retry: bool,
-    /// With how many bytes the client asks when a live stream falls silent (`headrace_core::cadence`); `None`: it
+    /// With how many bytes the client asks when a live stream falls silent (`headrace_core::recovery::silence`); `None`: it
     /// does not. The product: an empty frame of a reserved type.
     pub question_bytes: Option<usize>,
     /// How many bytes the client sends at once when it moves, beside a PING. The product: four frames of a reserved

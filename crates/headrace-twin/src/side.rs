@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use headrace_core::echo::Copies;
-use headrace_net::echo::{Desk, Leaving};
+use headrace_core::recovery::echo::Copies;
+use headrace_net::quic::echo::controller::{Desk, Leaving};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, FrameStats, Incoming,
 };

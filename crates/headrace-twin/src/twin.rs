@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_core::echo::queue::Queue;
+use headrace_core::recovery::echo::queue::Queue;
 use quinn_proto::{ClientConfig, Connection, ConnectionStats};
 
 use crate::answer::{Answer, Shape};

@@ -18,7 +18,7 @@ use super::log::{Log, Record};
 use super::report::{Answer, Counts, Late, Report};
 use super::wire::{Emitted, Packet, PollSet, Rebinding, Wire, pollfd};
 use super::{Inbox, Order, realtime};
-use crate::client_stream::monotonic_ns;
+use crate::client::stream::monotonic_ns;
 
 /// Packets that are read from one end before others that are due get their turn.
 const TURN: usize = 16;

@@ -1,6 +1,6 @@
 //! What a twin holds at one moment, to see that it stays within bounds.
 
-use headrace_core::echo::queue::Queue;
+use headrace_core::recovery::echo::queue::Queue;
 use quinn_proto::Dir;
 
 use super::Twin;

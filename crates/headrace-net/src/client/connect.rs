@@ -1,0 +1,238 @@
+//! How a client reaches a server: its addresses, one attempt each, the first that answers wins.
+//!
+//! In: a host and port, the name its certificate must have. Out: a QUIC connection on a socket of its own, so
+//! that one can move to another network without the others. Attempts begin 250 ms apart, IPv6 and IPv4 by
+//! turns (RFC 8305): a family that is announced but broken costs that much, not a timeout.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_core::http3::code;
+use headrace_core::{Error, Kind};
+use quinn::{AsyncUdpSocket, ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::monitor;
+use crate::client::sessions::Origin;
+use crate::client::socket::{self, ClientRuntime};
+use crate::client::{self, ClientConfig, Inner, Progress, Target};
+use crate::config::Congestion;
+use crate::downstream::http3::stream_code;
+use crate::quic::congestion;
+use crate::quic::echo;
+use crate::quic::echo::controller::Desk;
+use crate::tls::key_share;
+
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// By then the first flight has left, and no answer has come over a network of any length: time for what would
+/// delay one of the two.
+const MEANWHILE_AFTER: Duration = Duration::from_millis(5);
+const CONGESTION: Congestion = Congestion::Bbr;
+
+/// What every attempt needs.
+struct Plan {
+    config: ClientConfig,
+    quic: quinn::ClientConfig,
+    origin: Arc<Origin>,
+    target: Target,
+    progress: Arc<watch::Sender<Progress>>,
+    desk: Option<Arc<Desk>>,
+}
+
+/// `progress` is told of a connection on which early data can be sent.
+///
+/// # Errors
+/// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
+pub async fn connect(
+    config: &ClientConfig,
+    target: &Target,
+    progress: &Arc<watch::Sender<Progress>>,
+) -> Result<Arc<Inner>, Error> {
+    let origin = config.origins.find(target)?;
+    let mut quic = quinn::ClientConfig::new(origin.tls.clone());
+    let mut transport = transport(config);
+    let desk = config.echo.map(|settings| Arc::new(Desk::new(settings, false, Arc::default())));
+    if let Some(desk) = &desk {
+        transport.congestion_controller_factory(desk.watch(congestion::factory(CONGESTION)));
+    }
+    quic.transport_config(Arc::new(transport));
+    let (config, target, progress) = (config.clone(), target.clone(), progress.clone());
+    let handshake_timeout = config.handshake_timeout;
+    let plan = Arc::new(Plan { config, quic, origin, target, progress, desk });
+    timeout(handshake_timeout, reach(&plan)).await.unwrap_or_else(|_| {
+        let waited = handshake_timeout.as_secs_f64();
+        Err(Error::new(Kind::ConnectTimeout, format!("{plan}: no answer over UDP within {waited} s")))
+    })
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.target.host, self.target.port)
+    }
+}
+
+async fn reach(plan: &Arc<Plan>) -> Result<Arc<Inner>, Error> {
+    let found = tokio::net::lookup_host((plan.target.host.as_str(), plan.target.port)).await;
+    let found = found.map_err(|error| Error::new(Kind::Connect, format!("{plan}: {error}")))?;
+    let mut addresses = interleaved(found.collect());
+    let mut attempts = JoinSet::new();
+    let mut failure = Error::new(Kind::Connect, format!("{plan}: no address"));
+    loop {
+        if let Some(address) = addresses.pop_front() {
+            let plan = plan.clone();
+            attempts.spawn(async move { attempt(&plan, address).await });
+        }
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                Some(Ok(Ok(connected))) => return Ok(connected),
+                Some(Ok(Err(error))) => failure = error,
+                Some(Err(_)) => {}
+                None => return Err(failure),
+            },
+            () = sleep(ATTEMPT_DELAY), if !addresses.is_empty() => {}
+        }
+    }
+}
+
+async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> {
+    let name = plan.to_string();
+    let failed = |error: &dyn fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
+    let endpoint = endpoint(address, plan.desk.as_ref()).map_err(|error| failed(&error))?;
+    let connecting = endpoint
+        .connect_with(plan.quic.clone(), address, &plan.target.name)
+        .map_err(|error| failed(&error))?;
+    let meanwhile = tokio::spawn(async move {
+        sleep(MEANWHILE_AFTER).await;
+        socket::keep_spare(address);
+        key_share::prepare();
+        monitor::source_towards(address)
+    });
+    let begin =
+        |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());
+    let (quic, accepted) = match connecting.into_0rtt() {
+        Ok(early) => early,
+        Err(connecting) => {
+            let inner = begin(connecting.await.map_err(|error| connect_error(&name, &error))?).await?;
+            inner.note_source(address, meanwhile).await;
+            return Ok(inner);
+        }
+    };
+    let mut pending = Pending(Some(quic.clone()));
+    let announced = async {
+        let begun = begin(quic.clone()).await;
+        begun.inspect(|inner| Progress::announce(&plan.progress, inner))
+    };
+    let (announced, is_accepted) = tokio::join!(announced, accepted);
+    if let Some(error) = quic.close_reason() {
+        return Err(connect_error(&name, &error));
+    }
+    let inner = match announced {
+        Ok(inner) => {
+            if !is_accepted {
+                // The control stream was sent in it, too.
+                *inner.control.lock().await = client::open_control(&quic, &plan.config).await?;
+            }
+            inner
+        }
+        Err(_) => begin(quic).await?,
+    };
+    pending.0 = None;
+    inner.note_source(address, meanwhile).await;
+    Ok(inner)
+}
+
+/// An attempt on which early data may be under way. When another one wins, or all of them are given up, its
+/// requests must hear of it at once: they hold the connection, which would wait for its server on and on.
+struct Pending(Option<quinn::Connection>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(quic) = &self.0 {
+            quic.close(stream_code(code::NO_ERROR), b"");
+        }
+    }
+}
+
+/// Families by turns, the first address's first, each in the resolver's order.
+fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let is_first_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|address| address.is_ipv6() == is_first_v6);
+    let mut turns = VecDeque::new();
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    loop {
+        let (a, b) = (first.next(), second.next());
+        if a.is_none() && b.is_none() {
+            return turns;
+        }
+        turns.extend(a.into_iter().chain(b));
+    }
+}
+
+fn endpoint(address: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Endpoint> {
+    let socket = socket(address, desk)?;
+    Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
+}
+
+/// A socket towards `server`, with an echo when there is a desk. Must run on the client's runtime.
+///
+/// # Errors
+/// What the system says.
+pub fn socket(server: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Arc<dyn AsyncUdpSocket>> {
+    Ok(echo::socket::wrap(socket::take(server)?, desk))
+}
+
+/// How a client's connections behave.
+pub fn transport(config: &ClientConfig) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(0u32.into())
+        .max_concurrent_uni_streams(8u32.into())
+        .stream_receive_window(config.stream_window.into())
+        .receive_window(config.connection_window.into())
+        .keep_alive_interval(Some(config.idle_timeout / 3))
+        .max_idle_timeout(VarInt::from_u64(config.idle_timeout.as_millis() as u64).ok().map(Into::into))
+        .congestion_controller_factory(congestion::factory(CONGESTION))
+        .datagram_receive_buffer_size(None);
+    if config.echo.is_some() {
+        transport.packet_threshold(echo::controller::PACKET_THRESHOLD);
+    }
+    transport
+}
+
+pub fn connect_error(name: &str, error: &ConnectionError) -> Error {
+    let kind = match error {
+        error if is_alert(error) => Kind::Tls,
+        ConnectionError::TimedOut => Kind::ConnectTimeout,
+        _ => Kind::Connect,
+    };
+    Error::new(kind, format!("{name}: {error}"))
+}
+
+/// A TLS alert (RFC 9001 §4.8), ours or the server's.
+pub fn is_alert(error: &ConnectionError) -> bool {
+    let code = match error {
+        ConnectionError::TransportError(error) => error.code,
+        ConnectionError::ConnectionClosed(close) => close.error_code,
+        _ => return false,
+    };
+    (0x100..0x200).contains(&u64::from(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::interleaved;
+
+    #[test]
+    fn families_take_turns() {
+        let found = ["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"];
+        let turns = interleaved(found.iter().filter_map(|text| text.parse().ok()).collect());
+        let shown: Vec<_> = turns.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
+    }
+}

@@ -1,0 +1,279 @@
+//! What goes on beside the streams of a client's connection.
+//!
+//! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY noted; a
+//! question when a live stream falls silent, so that a NAT which forgot us is found soon (`recovery/silence.rs`); a move
+//! to another socket when the way to the server changed; the end of a connection that is not used.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use headrace_core::http3::control::{Control, Message, Role, stream_type};
+use headrace_core::http3::frame::{self, Frame};
+use headrace_core::http3::{Http3Error, code, qpack, varint};
+use headrace_core::recovery::silence::Cadence;
+use quinn::RecvStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use crate::client::Inner;
+use crate::client::network;
+use crate::client::socket::any_port;
+use crate::client::stream::monotonic_ns;
+use crate::downstream::http3::stream_code;
+
+/// Of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
+const RESERVED_FRAME: u64 = 0x21;
+/// An empty one.
+const QUESTION: [u8; 2] = [RESERVED_FRAME as u8, 0];
+
+/// What a server may send to an address that has not shown yet that it receives: three times what came from it
+/// (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes. This is for some ten tokens, the round trip's worth.
+const CREDIT_FRAMES: usize = 4;
+const CREDIT_FRAME_BYTES: usize = 1150;
+
+const SILENCE_CHECK: Duration = Duration::from_millis(250);
+const MIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many streams a connection has, and since when it has none.
+pub struct Streams {
+    count: AtomicUsize,
+    /// In monotonic nanoseconds.
+    unused_since: AtomicU64,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), unused_since: AtomicU64::new(monotonic_ns()) }
+    }
+}
+
+impl Streams {
+    pub fn begin(self: &Arc<Self>) -> Stream {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Stream(self.clone())
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// `None` while there are streams.
+    fn unused(&self) -> Option<Duration> {
+        let since = self.unused_since.load(Ordering::Relaxed);
+        (self.count() == 0).then(|| Duration::from_nanos(monotonic_ns().saturating_sub(since)))
+    }
+}
+
+/// One of them, until it is dropped.
+pub struct Stream(Arc<Streams>);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.unused_since.store(monotonic_ns(), Ordering::Relaxed);
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the live streams of a connection receive.
+#[derive(Default)]
+pub struct Flow {
+    cadence: Mutex<Cadence>,
+    /// Answers whose body has begun and not ended.
+    live: AtomicUsize,
+    began: Notify,
+}
+
+/// An answer whose body has begun, until it is dropped.
+pub struct Live(Arc<Flow>);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Flow {
+    pub fn begin(self: &Arc<Self>) -> Live {
+        if self.live.fetch_add(1, Ordering::Relaxed) == 0 {
+            *self.cadence() = Cadence::default();
+            self.began.notify_one();
+        }
+        Live(self.clone())
+    }
+
+    pub fn note_arrival(&self, at_ns: u64) {
+        self.cadence().note_arrival(at_ns);
+    }
+
+    fn cadence(&self) -> MutexGuard<'_, Cadence> {
+        self.cadence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins all of it; ends with the connection.
+pub fn watch_over(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
+    let (weak, quic, flow) = (Arc::downgrade(inner), inner.quic.clone(), inner.flow.clone());
+    network::watch(weak.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = read_control(weak.clone()) => {}
+            () = ask_when_silent(weak.clone(), flow) => {}
+            () = notice_silence(weak, streams.clone()) => {}
+            () = unused(streams, keep_idle) => quic.close(stream_code(code::NO_ERROR), b""),
+            _ = quic.closed() => {}
+        }
+    });
+}
+
+/// Resolves when there was no stream for so long.
+async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
+    loop {
+        let left = streams.unused().map_or(keep_idle, |unused| keep_idle.saturating_sub(unused));
+        if left.is_zero() {
+            return;
+        }
+        sleep(left).await;
+    }
+}
+
+/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements
+/// for longer than several round trips.
+async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
+    let (mut received, mut sent, mut owed_since) = (0, 0, None::<Instant>);
+    loop {
+        sleep(SILENCE_CHECK).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let stats = inner.quic.stats();
+        if stats.udp_rx.datagrams != received || streams.unused().is_some() {
+            owed_since = None;
+        } else if stats.udp_tx.datagrams != sent {
+            owed_since = owed_since.or_else(|| Some(Instant::now()));
+        }
+        (received, sent) = (stats.udp_rx.datagrams, stats.udp_tx.datagrams);
+        let patience = MIN_PATIENCE.max(inner.quic.rtt() * 6);
+        let is_silent = owed_since.is_some_and(|since| since.elapsed() >= patience);
+        let was_silent = inner.is_silent.swap(is_silent, Ordering::Relaxed);
+        if is_silent && !was_silent {
+            // New requests take another connection from here on. For the streams of this one, another socket is
+            // tried: something on the way may have turned against the old one.
+            let _ = inner.migrate();
+        }
+    }
+}
+
+async fn ask_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
+    loop {
+        if flow.live.load(Ordering::Relaxed) == 0 {
+            flow.began.notified().await;
+            continue;
+        }
+        let due = flow.cadence().due_ns();
+        let wait = due.map(|due| due.saturating_sub(monotonic_ns()));
+        match wait {
+            Some(0) => {
+                let Some(inner) = inner.upgrade() else { return };
+                flow.cadence().note_probe();
+                let mut control = inner.control.lock().await;
+                // Never given up half-way: what follows would be read as the rest of this frame.
+                let _ = control.write_all(&QUESTION).await;
+            }
+            Some(nanoseconds) => sleep(Duration::from_nanos(nanoseconds)).await,
+            // Nothing came yet, or it was asked often enough.
+            None => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// After a move: gives the server something to answer, so that tokens need not wait until the new path is
+/// validated.
+pub async fn earn_credit(inner: Arc<Inner>) {
+    if inner.flow.live.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut frames = Vec::with_capacity(CREDIT_FRAMES * (CREDIT_FRAME_BYTES + 3));
+    for _ in 0..CREDIT_FRAMES {
+        frame::put_header(&mut frames, RESERVED_FRAME, CREDIT_FRAME_BYTES);
+        frames.resize(frames.len() + CREDIT_FRAME_BYTES, 0);
+    }
+    let mut control = inner.control.lock().await;
+    let _ = control.write_all(&frames).await;
+}
+
+/// Moves the connection when the system would now reach the server from another address.
+pub fn follow_route(inner: &Arc<Inner>) {
+    let now = source_towards(inner.quic.remote_address());
+    // Without any way there is nowhere to move to; the next change may bring one.
+    if now.is_some() && now != *inner.source() {
+        let _ = inner.migrate();
+    }
+}
+
+/// The address of ours from which the system would reach the server.
+pub fn source_towards(server: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(any_port(server)).ok()?;
+    socket.connect(server).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+async fn read_control(inner: Weak<Inner>) {
+    let Some(quic) = inner.upgrade().map(|inner| inner.quic.clone()) else { return };
+    while let Ok(recv) = quic.accept_uni().await {
+        let (quic, inner) = (quic.clone(), inner.clone());
+        tokio::spawn(async move {
+            let note = |message| {
+                let Some(inner) = inner.upgrade() else { return };
+                match message {
+                    Message::GoAway(id) => inner.goaway.store(id.min(varint::MAX), Ordering::Relaxed),
+                    Message::Settings(settings) => {
+                        inner.origin.note_settings(settings.max_field_section_size)
+                    }
+                    _ => {}
+                }
+            };
+            if let Err(error) = read_uni(recv, note).await {
+                quic.close(stream_code(error.code), error.reason.as_bytes());
+            }
+        });
+    }
+}
+
+async fn read_uni(mut recv: RecvStream, note: impl Fn(Message)) -> Result<(), Http3Error> {
+    let mut kind = [0];
+    // The types that matter are one byte long; reserved ones are not read.
+    if recv.read_exact(&mut kind).await.is_err() {
+        return Ok(());
+    }
+    let mut control = Control::new(Role::Client);
+    let mut frames = frame::Decoder::new(frame::On::Control, 0);
+    let mut instructions = qpack::DecoderInstructions::default();
+    match u64::from(kind[0]) {
+        stream_type::CONTROL | stream_type::QPACK_ENCODER | stream_type::QPACK_DECODER => {}
+        stream_type::PUSH => {
+            return Err(Http3Error::connection(code::ID_ERROR, "a push that nobody allowed"));
+        }
+        _ => {
+            let _ = recv.stop(stream_code(code::STREAM_CREATION_ERROR));
+            return Ok(());
+        }
+    }
+    while let Ok(Some(mut chunk)) = recv.read_chunk(4096, true).await {
+        match u64::from(kind[0]) {
+            stream_type::QPACK_ENCODER => qpack::handle_encoder_instructions(&chunk.bytes)?,
+            stream_type::QPACK_DECODER => instructions.handle_data(&chunk.bytes)?,
+            _ => loop {
+                match frames.poll(&mut chunk.bytes) {
+                    Ok(Some(Frame::Control { kind, payload })) => {
+                        note(control.handle_frame(kind, &payload)?);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(frame::FrameError::Http3(error)) => return Err(error),
+                    Err(frame::FrameError::HeadTooLarge) => break,
+                }
+            },
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! What the task of one request does: open a stream, send the request, read the answer.
+//!
+//! In: a connection, a head, the pieces of a body. Out: into the shared state of `client/stream.rs`: stream id,
+//! head, chunks, trailers, and how it ended. What is dropped half-way is reset, or stopped.
+
+use bytes::Bytes;
+use headrace_core::fields::{self, BodyLength};
+use headrace_core::http3::message::{self, RequestHead};
+use headrace_core::http3::{Http3Error, code, frame};
+use headrace_core::{Error, Kind};
+use http::{Method, StatusCode};
+use quinn::{SendStream, VarInt, WriteError};
+use tokio::sync::mpsc;
+
+use crate::client::stream::{Chunk, Shared, monotonic_ns};
+use crate::client::{self, ClientConnection, Inner};
+use crate::downstream::http3::{MessageReader, Part, ReadFailure, stream_code};
+
+/// A request's body, as its task has it.
+pub enum Pieces {
+    Whole(Bytes),
+    Coming(mpsc::Receiver<Bytes>),
+}
+
+/// Resets a request that is dropped before FIN was queued; taken out once it was, for a lost FIN must be
+/// repeated.
+struct RequestGuard(Option<SendStream>);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        if let Some(send) = &mut self.0 {
+            let _ = send.reset(stream_code(code::REQUEST_CANCELLED));
+        }
+    }
+}
+
+/// Stops an answer that is dropped before it was read to its end.
+struct AnswerGuard(MessageReader);
+
+impl Drop for AnswerGuard {
+    fn drop(&mut self) {
+        self.0.stop(code::REQUEST_CANCELLED);
+    }
+}
+
+/// `may_be_early`: a whole body may be sent before the handshake is complete. What the server does not take of it
+/// then is sent again after the handshake.
+///
+/// # Errors
+/// How the answer ended, when that was not FIN after a whole one.
+pub async fn run(
+    client: &ClientConnection,
+    shared: &Shared,
+    head: &RequestHead,
+    body: Pieces,
+    may_be_early: bool,
+) -> Result<(), Error> {
+    if let Pieces::Whole(bytes) = &body
+        && may_be_early
+        && let Some(early) = client.early().await
+    {
+        match exchange(client, &early, shared, head, Pieces::Whole(bytes.clone())).await {
+            // Rejected, or that way to the server is none.
+            Err(error) if error.kind == Kind::ConnectionLost && shared.begin_again() => {}
+            result => return result,
+        }
+    }
+    exchange(client, &*client.reached().await?, shared, head, body).await
+}
+
+async fn exchange(
+    client: &ClientConnection,
+    connection: &Inner,
+    shared: &Shared,
+    head: &RequestHead,
+    body: Pieces,
+) -> Result<(), Error> {
+    let limit = connection.origin.max_field_section_size();
+    let size = message::request_size(head) as u64;
+    if size > limit {
+        let detail = format!("its header fields have {size} bytes, the server takes {limit}");
+        return Err(Error::new(Kind::BadRequest, detail));
+    }
+    let (send, recv) = client.open_stream(connection).await?;
+    let id = VarInt::from(send.id()).into_inner();
+    shared.update(|state| (state.stream, state.is_early_data) = (Some(id), recv.is_0rtt()));
+    let mut answer = AnswerGuard(MessageReader::new(recv, connection.max_head_bytes));
+    let reading = read_answer(connection, shared, &mut answer.0, head);
+    tokio::pin!(reading);
+    let result = tokio::select! {
+        biased;
+        result = &mut reading => result,
+        // An answer may come, and end, before the request is through.
+        sent = send_request(send, head, body) => match sent {
+            Ok(()) => reading.await,
+            Err(error) => Err(error),
+        },
+    };
+    result.map_err(|error| if connection.is_refused(id) { Kind::Refused.into() } else { error })
+}
+
+async fn send_request(send: SendStream, head: &RequestHead, body: Pieces) -> Result<(), Error> {
+    let mut guard = RequestGuard(Some(send));
+    let Some(send) = &mut guard.0 else { return Ok(()) };
+    match write_request(send, head, body).await {
+        Ok(()) => {
+            let _ = send.finish();
+            guard.0 = None;
+            Ok(())
+        }
+        Err(WriteError::ConnectionLost(error)) => Err(client::lost(&error)),
+        // The server wants no more of the request; its answer says why.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn write_request(send: &mut SendStream, head: &RequestHead, body: Pieces) -> Result<(), WriteError> {
+    let mut chunks = vec![message::encode_request(head)];
+    match body {
+        Pieces::Whole(bytes) => {
+            put_data(&mut chunks, bytes);
+            send.write_all_chunks(&mut chunks).await
+        }
+        Pieces::Coming(mut pieces) => {
+            send.write_all_chunks(&mut chunks).await?;
+            while let Some(bytes) = pieces.recv().await {
+                let mut chunks = Vec::with_capacity(2);
+                put_data(&mut chunks, bytes);
+                send.write_all_chunks(&mut chunks).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn put_data(chunks: &mut Vec<Bytes>, bytes: Bytes) {
+    if !bytes.is_empty() {
+        let mut header = Vec::with_capacity(16);
+        frame::put_header(&mut header, frame::DATA, bytes.len());
+        chunks.extend([header.into(), bytes]);
+    }
+}
+
+async fn read_answer(
+    connection: &Inner,
+    shared: &Shared,
+    reader: &mut MessageReader,
+    request: &RequestHead,
+) -> Result<(), Error> {
+    let mut length = None::<BodyLength>;
+    let mut live = None;
+    loop {
+        match reader.next().await.map_err(|failure| translate(connection, failure))? {
+            Part::Fields(section) if length.is_none() => {
+                let head = message::decode_response(&section, connection.max_head_bytes)
+                    .map_err(|error| head_error(connection, error))?;
+                if head.status.is_informational() {
+                    reader.expect_head();
+                    continue;
+                }
+                let declared = fields::content_length(&head.headers)
+                    .map_err(|_| Error::new(Kind::Protocol, "content-length is malformed"))?;
+                // Answers without a body may still say how long one would be (RFC 9110 §8.6).
+                let has_body = request.method != Method::HEAD
+                    && head.status != StatusCode::NO_CONTENT
+                    && head.status != StatusCode::NOT_MODIFIED;
+                length = Some(BodyLength::new(declared.filter(|_| has_body)));
+                shared.update(|state| (state.head, state.head_at_ns) = (Some(head), monotonic_ns()));
+            }
+            Part::Fields(section) => {
+                let trailers = message::decode_trailers(&section, connection.max_head_bytes)
+                    .map_err(|error| head_error(connection, error))?;
+                shared.update(|state| state.trailers = Some(trailers));
+            }
+            Part::Data { bytes, is_first } => {
+                if !length.as_mut().is_some_and(|length| length.handle_data(bytes.len())) {
+                    return Err(Error::new(Kind::Protocol, "the body is longer than its content-length"));
+                }
+                let at_ns = monotonic_ns();
+                live.get_or_insert_with(|| connection.flow.begin());
+                connection.flow.note_arrival(at_ns);
+                shared.push(Chunk { at_ns, bytes, is_first }).await;
+            }
+            Part::End => {
+                return match length {
+                    Some(length) if length.is_complete() => Ok(()),
+                    _ => Err(Kind::Truncated.into()),
+                };
+            }
+        }
+    }
+}
+
+fn head_error(connection: &Inner, error: message::HeadError) -> Error {
+    match error {
+        message::HeadError::Http3(error) => translate(connection, ReadFailure::Http3(error)),
+        message::HeadError::TooLarge => Error::new(Kind::Protocol, "the answer's head is too large"),
+        message::HeadError::Connect => Kind::Protocol.into(),
+    }
+}
+
+fn translate(connection: &Inner, failure: ReadFailure) -> Error {
+    match failure {
+        ReadFailure::Http3(error) => {
+            breach(connection, error);
+            Error::new(Kind::Protocol, error.to_string())
+        }
+        ReadFailure::HeadTooLarge => Error::new(Kind::Protocol, "the answer's head is too large"),
+        // Nothing was done with the request (RFC 9114 §8.1).
+        ReadFailure::Reset(code::REQUEST_REJECTED) => Kind::Refused.into(),
+        ReadFailure::Reset(reset) => {
+            Error::new(Kind::StreamReset, format!("{} ({reset:#x})", code::name(reset)))
+        }
+        ReadFailure::Lost(error) => client::lost(&error),
+        ReadFailure::Rejected => Kind::ConnectionLost.into(),
+    }
+}
+
+fn breach(connection: &Inner, error: Http3Error) {
+    if error.scope == code::Scope::Connection {
+        connection.quic.close(stream_code(error.code), error.reason.as_bytes());
+    }
+}

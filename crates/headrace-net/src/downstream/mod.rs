@@ -1,0 +1,138 @@
+//! The side of the client, whatever protocol it speaks.
+//!
+//! In: a head, units of a body, trailers, an end. Out: the same on the wire, one frame per unit; how much is
+//! waiting; and whether the client stopped or was lost.
+
+pub mod http3;
+pub mod tcp;
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use headrace_core::events::Unit;
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, StatusCode};
+
+use crate::relay::report::Transport;
+use crate::replay::record;
+
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+    Http3,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "HTTP/1.1",
+            Protocol::Http2 => "HTTP/2",
+            Protocol::Http3 => "HTTP/3",
+        }
+    }
+}
+
+/// Why nobody reads any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The client ended the stream, or the connection, on purpose.
+    Stopped,
+    /// The connection died, or its protocol cannot say which of the two it was.
+    Lost,
+}
+
+impl From<Gone> for Error {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Stopped => Kind::Stopped.into(),
+            Gone::Lost => Kind::Lost.into(),
+        }
+    }
+}
+
+/// One answer being written.
+pub enum Downstream {
+    Http3(http3::Sender),
+    Tcp(tcp::Sender),
+    /// No client: a record, from which clients are told.
+    Record(record::Sink),
+}
+
+macro_rules! each {
+    ($self:ident, $sender:ident => $call:expr) => {
+        match $self {
+            Downstream::Http3($sender) => $call,
+            Downstream::Tcp($sender) => $call,
+            Downstream::Record($sender) => $call,
+        }
+    };
+}
+
+impl Downstream {
+    pub fn queue_head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        each!(self, sender => sender.queue_head(status, headers));
+    }
+
+    /// One DATA frame (HTTP/1.1: one chunk).
+    pub fn queue_data(&mut self, unit: &Unit<'_>) {
+        each!(self, sender => sender.queue_data(unit));
+    }
+
+    pub fn queue_trailers(&mut self, headers: &HeaderMap) {
+        each!(self, sender => sender.queue_trailers(headers));
+    }
+
+    /// Bytes that the transport has no room for yet.
+    pub fn queued(&self) -> usize {
+        each!(self, sender => sender.queued())
+    }
+
+    /// All bytes that the transport has taken so far.
+    pub fn taken(&self) -> u64 {
+        each!(self, sender => sender.taken())
+    }
+
+    /// Ready when nothing is queued any more.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        each!(self, sender => sender.poll_flush(cx))
+    }
+
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
+        each!(self, sender => sender.poll_gone(cx))
+    }
+
+    /// The answer is complete. Everything must be flushed before.
+    pub fn finish(&mut self) {
+        each!(self, sender => sender.finish());
+    }
+
+    /// The answer broke off; does nothing after `finish`.
+    pub fn reset(&mut self, code: u64) {
+        each!(self, sender => sender.reset(code));
+    }
+
+    pub async fn gone(&mut self) -> Gone {
+        poll_fn(|cx| self.poll_gone(cx)).await
+    }
+
+    /// Waits until the client has everything, or is gone.
+    pub async fn delivered(&mut self) {
+        each!(self, sender => sender.delivered().await);
+    }
+
+    /// What its transport knows of the connection; `None`: TCP.
+    pub fn transport(&self) -> Option<Transport> {
+        match self {
+            Downstream::Http3(sender) => Some(sender.transport()),
+            Downstream::Tcp(_) | Downstream::Record(_) => None,
+        }
+    }
+
+    /// How long to wait between a last error event and the reset behind it.
+    pub fn settle_time(&self) -> Duration {
+        each!(self, sender => sender.settle_time())
+    }
+}

@@ -1,0 +1,343 @@
+//! The connection's end of an exchange.
+//!
+//! In: the commands of its handler, one at a time (`exchange/mod.rs`). Out: the answer, by whatever protocol the
+//! client speaks; and, to whoever waits for it, that the client is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_core::events::Unit;
+use headrace_core::relay::Cause;
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::mpsc;
+
+use crate::downstream::{Downstream, Gone};
+use crate::exchange::commands::{self, Inbox};
+use crate::exchange::request_body::{KeptBody, RequestBody};
+use crate::exchange::{Command, Exchange, Phase, Progress, Request};
+use crate::relay::report::{End, RelayReport};
+use crate::relay::{self, RelayRequest};
+use crate::replay::reader;
+use crate::replay::record::Seat;
+use crate::server::drain;
+use crate::server::{self, Active, Worker};
+
+/// How long an answer may wait for the client's last acknowledgement before its slot is given back.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The connection's end of an exchange: does what the handler commands.
+pub struct Driver {
+    down: Downstream,
+    body: RequestBody,
+    inbox: Inbox,
+    worker: Arc<Worker>,
+    progress: Arc<Progress>,
+    is_head_request: bool,
+    gone: Option<Gone>,
+    /// The body once it was read, for a relay to send on; let go when an answer to it has begun.
+    kept_body: Option<KeptBody>,
+    /// Why the body could not be read.
+    body_error: Option<Error>,
+    /// The server went away before the answer was complete.
+    is_cut: bool,
+    /// Counts this exchange among the running ones.
+    _active: Active,
+}
+
+/// Makes an exchange and the driver of its connection.
+pub fn pair(
+    request: Request,
+    down: Downstream,
+    mut body: RequestBody,
+    worker: Arc<Worker>,
+    active: Active,
+) -> (Exchange, Driver) {
+    let (kept_body, body_error) = match body.read_now(&worker) {
+        Some(Ok(kept)) => (Some(kept), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    let (sender, commands) = mpsc::channel(commands::COMMAND_QUEUE);
+    let progress = Arc::new(Progress::default());
+    let is_head_request = request.head.method == Method::HEAD;
+    let ready_body = kept_body.as_ref().map(|kept| kept.bytes.clone());
+    let exchange = Exchange::new(active.id(), request, progress.clone(), ready_body, sender, worker.clone());
+    let driver = Driver {
+        down,
+        body,
+        inbox: Inbox::new(commands),
+        worker,
+        progress,
+        is_head_request,
+        gone: None,
+        kept_body,
+        body_error,
+        is_cut: false,
+        _active: active,
+    };
+    (exchange, driver)
+}
+
+impl Driver {
+    /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how,
+    /// the client was gone before that.
+    pub async fn run(mut self) -> Option<Gone> {
+        let expired = drain::expired(self.worker.shared.phase.clone());
+        let mut has_time = true;
+        tokio::pin!(expired);
+        while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
+            tokio::select! {
+                biased;
+                command = self.inbox.next() => match command {
+                    Some(command) => self.execute(command).await,
+                    None => self.reset(Kind::Internal.h3_code()),
+                },
+                gone = wait_gone(&mut self.down, &mut self.body), if self.gone.is_none() => {
+                    self.set_gone(gone);
+                }
+                () = &mut expired, if has_time => {
+                    has_time = false;
+                    // A handler that has not begun to answer can still say why it does not.
+                    if self.progress.phase() == Phase::Answering {
+                        self.is_cut = true;
+                        self.reset(Kind::GatewayDraining.h3_code());
+                    }
+                }
+            }
+        }
+        if self.progress.phase() == Phase::Finished {
+            // The slot, and a drain that waits for it, belong to this answer until the client has it.
+            let _ = tokio::time::timeout(DELIVERY_TIMEOUT, self.down.delivered()).await;
+        }
+        self.gone
+    }
+
+    async fn execute(&mut self, command: Command) {
+        match command {
+            Command::Body(reply) => {
+                let result = self.read_body().await;
+                reply.send(result);
+            }
+            Command::Respond { status, headers, reply } => {
+                let result = self.respond(status, headers).await;
+                reply.send(result);
+            }
+            Command::Send { data, reply } => {
+                let result = self.send(data).await;
+                reply.send(result);
+            }
+            Command::Finish { trailers, reply } => {
+                let result = self.finish(trailers).await;
+                reply.send(result);
+            }
+            Command::Answer { status, headers, body, reply } => {
+                let result = self.answer(status, headers, body).await;
+                reply.send(result);
+            }
+            Command::Reset { code } => self.reset(code),
+            Command::Relay { request, reply } => {
+                let result = self.relay(*request).await;
+                reply.send(result);
+            }
+            Command::Follow { seat, reply } => {
+                let result = self.follow(seat).await;
+                reply.send(result);
+            }
+            Command::Gone(reply) => match self.gone {
+                Some(gone) => reply.send(Ok(gone)),
+                None => self.inbox.keep_waiter(reply),
+            },
+        }
+    }
+
+    async fn read_body(&mut self) -> Result<Bytes, Error> {
+        if let Some(body) = &self.kept_body {
+            return Ok(body.bytes.clone());
+        }
+        if let Some(error) = &self.body_error {
+            return Err(error.clone());
+        }
+        let timeout = self.worker.config.timeouts.request_s;
+        let read = tokio::time::timeout(timeout, self.body.read_all(&self.worker));
+        let body = tokio::select! {
+            body = read => body.unwrap_or_else(|_| Err(Kind::RequestTimeout.into()))?,
+            gone = self.down.gone() => return Err(self.set_gone(gone)),
+            () = self.inbox.abandoned() => return Err(self.abandon()),
+            () = drain::expired(self.worker.shared.phase.clone()) => {
+                self.is_cut = true;
+                return Err(Kind::GatewayDraining.into());
+            }
+        };
+        Ok(self.kept_body.insert(body).bytes.clone())
+    }
+
+    async fn respond(&mut self, status: StatusCode, headers: HeaderMap) -> Result<(), Error> {
+        self.queue_head(status, headers)?;
+        self.flush(self.worker.config.limits.stream_budget_bytes).await
+    }
+
+    fn queue_head(&mut self, status: StatusCode, mut headers: HeaderMap) -> Result<(), Error> {
+        self.expect(Phase::Open)?;
+        self.worker.finish_headers(&mut headers);
+        self.down.queue_head(status, &headers);
+        self.progress.set_phase(Phase::Answering);
+        Ok(())
+    }
+
+    async fn send(&mut self, data: Bytes) -> Result<(), Error> {
+        self.expect(Phase::Answering)?;
+        if !data.is_empty() && !self.is_head_request {
+            self.progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            self.down.queue_data(&Unit { held: &[], fresh: &data, is_event: false });
+        }
+        self.flush(self.worker.config.limits.stream_budget_bytes).await
+    }
+
+    async fn finish(&mut self, trailers: Option<HeaderMap>) -> Result<(), Error> {
+        self.expect(Phase::Answering)?;
+        if let Some(trailers) = trailers.filter(|_| !self.is_head_request) {
+            self.down.queue_trailers(&trailers);
+        }
+        // hyper pulls the last frames only when it is told that they are the last.
+        if matches!(self.down, Downstream::Tcp(_)) {
+            self.down.finish();
+        }
+        self.flush(0).await?;
+        self.down.finish();
+        self.progress.set_phase(Phase::Finished);
+        Ok(())
+    }
+
+    async fn answer(&mut self, status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Result<(), Error> {
+        headers.insert(http::header::CONTENT_LENGTH, body.len().into());
+        self.queue_head(status, headers)?;
+        self.send(body).await?;
+        self.finish(None).await
+    }
+
+    fn reset(&mut self, code: u64) {
+        self.down.reset(code);
+        self.body.stop(code);
+        self.progress.set_phase(Phase::Reset);
+    }
+
+    async fn relay(&mut self, request: RelayRequest) -> Result<Box<RelayReport>, Error> {
+        self.expect(Phase::Open)?;
+        if let Some(gone) = self.gone {
+            self.reset(Error::from(gone).kind.h3_code());
+            return Ok(Box::new(RelayReport::gone(gone)));
+        }
+        if request.body.is_none() {
+            self.read_body().await?;
+        }
+        self.progress.set_phase(Phase::Relaying);
+        let report = relay::run(self.sides(), request).await;
+        Ok(Box::new(self.settle(report)))
+    }
+
+    async fn follow(&mut self, mut seat: Seat) -> Result<Box<RelayReport>, Error> {
+        self.expect(Phase::Open)?;
+        if let Some(gone) = self.gone {
+            seat.how = gone;
+            self.reset(Error::from(gone).kind.h3_code());
+            return Ok(Box::new(RelayReport::gone(gone)));
+        }
+        self.progress.set_phase(Phase::Relaying);
+        let report = reader::run(self.sides(), seat).await;
+        Ok(Box::new(self.settle(report)))
+    }
+
+    fn sides(&mut self) -> relay::Sides<'_> {
+        relay::Sides {
+            down: &mut self.down,
+            inbox: &mut self.inbox,
+            worker: &self.worker,
+            progress: &self.progress,
+            kept_body: &mut self.kept_body,
+            is_head_request: self.is_head_request,
+        }
+    }
+
+    fn settle(&mut self, mut report: RelayReport) -> RelayReport {
+        report.transport = self.down.transport();
+        match report.cause {
+            Cause::Stopped => self.set_gone(Gone::Stopped),
+            Cause::Lost => self.set_gone(Gone::Lost),
+            Cause::Cut => {
+                self.is_cut = true;
+                Kind::GatewayDraining.into()
+            }
+            _ => Kind::Closed.into(),
+        };
+        self.progress.set_phase(match report.end {
+            End::Finished => Phase::Finished,
+            End::Reset => Phase::Reset,
+            End::Untouched => Phase::Open,
+        });
+        report
+    }
+
+    /// Waits until at most `rest` bytes are queued.
+    async fn flush(&mut self, rest: usize) -> Result<(), Error> {
+        let stalled = self.worker.config.timeouts.stalled_reader_s;
+        let down = &mut self.down;
+        let flushed = std::future::poll_fn(|cx| match down.poll_flush(cx) {
+            std::task::Poll::Pending if down.queued() <= rest && rest > 0 => std::task::Poll::Ready(Ok(())),
+            other => other,
+        });
+        let result = tokio::select! {
+            result = tokio::time::timeout(stalled, flushed) => result,
+            () = self.inbox.abandoned() => return Err(self.abandon()),
+        };
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(gone)) => Err(self.set_gone(gone)),
+            Err(_) => {
+                self.reset(Kind::ClientStalled.h3_code());
+                Err(Kind::ClientStalled.into())
+            }
+        }
+    }
+
+    fn set_gone(&mut self, gone: Gone) -> Error {
+        let gone = *self.gone.get_or_insert(gone);
+        self.inbox.answer_waiters(gone);
+        gone.into()
+    }
+
+    fn abandon(&mut self) -> Error {
+        self.reset(Kind::Internal.h3_code());
+        Kind::Closed.into()
+    }
+
+    fn expect(&self, phase: Phase) -> Result<(), Error> {
+        match self.progress.phase() {
+            now if now == phase => Ok(()),
+            Phase::Finished | Phase::Reset => Err(Kind::Closed.into()),
+            now => {
+                Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}")))
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let is_complete = self.progress.phase() == Phase::Finished && !self.is_cut;
+        let is_over = self.worker.phase() >= server::Phase::Expired;
+        if is_over && !is_complete && self.gone != Some(Gone::Stopped) {
+            self.worker.shared.counters.cut.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Resolves when the client is gone: it stopped the answer, or reset the request.
+async fn wait_gone(down: &mut Downstream, body: &mut RequestBody) -> Gone {
+    tokio::select! {
+        gone = down.gone() => gone,
+        gone = body.reset() => gone,
+    }
+}

@@ -1,0 +1,156 @@
+//! One request and its answer.
+//!
+//! In: a request's head and body, by any protocol. Out: the handler's end of it: commands go to the connection's
+//! end (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not finished is
+//! reset; it never finishes by itself.
+
+pub mod commands;
+pub mod driver;
+pub mod request_body;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use headrace_core::http3::message::RequestHead;
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, StatusCode};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use crate::downstream::{Gone, Protocol};
+use crate::relay::RelayRequest;
+pub use crate::relay::progress::{Phase, Progress};
+use crate::relay::report::RelayReport;
+use crate::replay::record::{self, Recording, Seat};
+use crate::reply::Reply;
+use crate::server::Worker;
+
+/// What the client asked, but for the body.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub head: RequestHead,
+    pub protocol: Protocol,
+    /// Where the client had shown to be when the request came.
+    pub client: SocketAddr,
+    /// Of a request that came in early data (0-RTT): becomes true when the handshake is complete, and with it
+    /// the request no replay.
+    pub early_data: Option<watch::Receiver<bool>>,
+}
+
+impl Request {
+    /// It came in early data.
+    pub fn is_early_data(&self) -> bool {
+        self.early_data.is_some()
+    }
+
+    /// It may be a replay of what another connection said (RFC 8470 §2).
+    pub fn may_be_replay(&self) -> bool {
+        self.early_data.as_ref().is_some_and(|complete| !*complete.borrow())
+    }
+}
+
+/// What a handler asks of its exchange.
+pub enum Command {
+    /// The whole body, held to its length and to the limit.
+    Body(Reply<Bytes>),
+    Respond {
+        status: StatusCode,
+        headers: HeaderMap,
+        reply: Reply<()>,
+    },
+    /// Answers once the bytes fit the stream's budget.
+    Send {
+        data: Bytes,
+        reply: Reply<()>,
+    },
+    Finish {
+        trailers: Option<HeaderMap>,
+        reply: Reply<()>,
+    },
+    /// A whole answer at once.
+    Answer {
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Bytes,
+        reply: Reply<()>,
+    },
+    Reset {
+        code: u64,
+    },
+    Relay {
+        request: Box<RelayRequest>,
+        reply: Reply<Box<RelayReport>>,
+    },
+    Follow {
+        /// Taken when the command is given: a generation whose only client is gone by then must end.
+        seat: Seat,
+        reply: Reply<Box<RelayReport>>,
+    },
+    /// Answers when the client is gone.
+    Gone(Reply<Gone>),
+}
+
+/// The handler's end of an exchange. Dropping it resets an answer that is not finished.
+pub struct Exchange {
+    pub id: u64,
+    pub request: Arc<Request>,
+    pub progress: Arc<Progress>,
+    /// The whole body, when it had come with the head and nobody has taken it yet.
+    ready_body: Mutex<Option<Bytes>>,
+    commands: mpsc::Sender<Command>,
+    worker: Arc<Worker>,
+    runtime: Handle,
+}
+
+impl Exchange {
+    /// Must run on the worker's runtime.
+    pub fn new(
+        id: u64,
+        request: Request,
+        progress: Arc<Progress>,
+        ready_body: Option<Bytes>,
+        commands: mpsc::Sender<Command>,
+        worker: Arc<Worker>,
+    ) -> Self {
+        let (request, ready_body, runtime) = (Arc::new(request), Mutex::new(ready_body), Handle::current());
+        Self { id, request, progress, ready_body, commands, worker, runtime }
+    }
+
+    /// Begins to relay into a record, for this exchange and others to follow, on the thread that serves this one.
+    pub fn record(&self, request: RelayRequest, recording: Arc<Recording>, reply: Reply<Box<RelayReport>>) {
+        let worker = self.worker.clone();
+        self.runtime.spawn(async move {
+            let report = record::record(worker, request, recording).await;
+            reply.send(Ok(Box::new(report)));
+        });
+    }
+
+    /// The whole body, if it had come with the head; once. It saves asking the driver, on another thread, for what is
+    /// here already.
+    pub fn take_ready_body(&self) -> Option<Bytes> {
+        self.ready_body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Answers when the handshake is complete, and the request no replay. May be waited for beside a command.
+    pub fn handshake(&self, reply: Reply<()>) {
+        let Some(mut complete) = self.request.early_data.clone() else { return reply.send(Ok(())) };
+        self.runtime.spawn(async move {
+            // Without the other end, the handshake has failed.
+            let completed = complete.wait_for(|complete| *complete).await.map(|_| ());
+            reply.send(completed.map_err(|_| Kind::Lost.into()));
+        });
+    }
+
+    /// # Errors
+    /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The
+    /// command's reply says the same.
+    pub fn command(&self, command: Command) -> Result<(), Error> {
+        self.commands.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Closed(_) => Kind::Closed.into(),
+            mpsc::error::TrySendError::Full(_) => {
+                Error::new(Kind::Misuse, "too many calls wait on one exchange")
+            }
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! The body of a request, by any protocol.
+//!
+//! In: DATA frames of HTTP/3, or hyper's body. Out: the whole body, never longer than its limit, and exactly
+//! as long as its `content-length` at every kind of end: that is what closes request smuggling (RFC 9114
+//! §4.1.2).
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use headrace_core::fields::{self, BodyLength};
+use headrace_core::http3::{code, message};
+use headrace_core::{Error, Kind};
+use http::HeaderMap;
+use http_body::Body as _;
+
+use crate::downstream::Gone;
+use crate::downstream::http3::{self, MessageReader, Part, ReadFailure};
+use crate::http3::connection::Connection;
+use crate::server::Worker;
+use crate::server::memory::Charge;
+
+pub enum Source {
+    Http3 { reader: MessageReader, connection: Arc<Connection> },
+    Hyper(hyper::body::Incoming),
+}
+
+/// A whole body, and what it holds of the memory that all bodies share.
+pub struct KeptBody {
+    pub bytes: Bytes,
+    _charge: Option<Charge>,
+}
+
+impl KeptBody {
+    /// Of bytes that are counted elsewhere.
+    pub fn uncharged(bytes: Bytes) -> Self {
+        Self { bytes, _charge: None }
+    }
+}
+
+/// The body of one request.
+pub struct RequestBody {
+    source: Source,
+    declared: Result<Option<u64>, fields::BadLength>,
+    /// What has come so far: a read that is given up is taken up again here.
+    collected: BytesMut,
+    charge: Option<Charge>,
+    is_read: bool,
+}
+
+impl RequestBody {
+    pub fn new(source: Source, headers: &HeaderMap) -> Self {
+        let declared = fields::content_length(headers);
+        Self { source, declared, collected: BytesMut::new(), charge: None, is_read: false }
+    }
+
+    /// The whole body. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the body is too large, incomplete, malformed, or the client is gone.
+    pub async fn read_all(&mut self, worker: &Worker) -> Result<KeptBody, Error> {
+        let limit = worker.config.limits.max_body_bytes;
+        let declared =
+            self.declared.map_err(|_| Error::new(Kind::BadRequest, "content-length is malformed"))?;
+        if declared.is_some_and(|length| length > limit as u64) {
+            return Err(Kind::BodyTooLarge.into());
+        }
+        let mut length = BodyLength::new(declared);
+        let _ = length.handle_data(self.collected.len());
+        let charge = self.charge.get_or_insert_with(|| worker.shared.memory.charge());
+        while let Some(data) = next_data(&mut self.source, worker.config.limits.max_head_bytes).await? {
+            if !length.handle_data(data.len()) {
+                return Err(Kind::BodyIncomplete.into());
+            }
+            if self.collected.len() + data.len() > limit {
+                return Err(Kind::BodyTooLarge.into());
+            }
+            if !charge.grow(data.len()) {
+                return Err(Error::new(Kind::Overloaded, "limits.max_buffered_bytes is reached"));
+            }
+            self.collected.extend_from_slice(&data);
+        }
+        self.is_read = true;
+        if !length.is_complete() {
+            return Err(Kind::BodyIncomplete.into());
+        }
+        let bytes = std::mem::take(&mut self.collected).freeze();
+        Ok(KeptBody { bytes, _charge: self.charge.take() })
+    }
+
+    /// What [`RequestBody::read_all`] comes to without waiting: most requests are small and come with their head.
+    pub fn read_now(&mut self, worker: &Worker) -> Option<Result<KeptBody, Error>> {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(self.read_all(worker)).poll(&mut context) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Resolves when the client resets the request before its end.
+    pub async fn reset(&mut self) -> Gone {
+        match &mut self.source {
+            Source::Http3 { reader, .. } if !self.is_read => match reader.reset().await {
+                ReadFailure::Lost(error) => http3::gone(&error),
+                _ => Gone::Stopped,
+            },
+            // hyper drops the answer's body too, which `Downstream::gone` sees.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Asks the client to send no more.
+    pub fn stop(&mut self, code: u64) {
+        if let Source::Http3 { reader, .. } = &mut self.source {
+            reader.stop(code);
+        }
+    }
+}
+
+async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Option<Bytes>, Error> {
+    match source {
+        Source::Http3 { reader, connection } => match reader.next().await {
+            Ok(Part::Data { bytes, .. }) => Ok(Some(bytes)),
+            Ok(Part::End) => Ok(None),
+            // Trailers are checked, and end here: our own framing upstream has no place for them.
+            Ok(Part::Fields(section)) => match message::decode_trailers(&section, max_trailer_bytes) {
+                Ok(_) => match reader.next().await {
+                    Ok(Part::End) => Ok(None),
+                    Ok(_) => Err(Error::new(Kind::BadRequest, "something follows the trailers")),
+                    Err(failure) => Err(translate(connection, failure)),
+                },
+                Err(message::HeadError::TooLarge) => Err(Kind::HeadTooLarge.into()),
+                Err(message::HeadError::Http3(error)) => {
+                    Err(translate(connection, ReadFailure::Http3(error)))
+                }
+                Err(message::HeadError::Connect) => Err(Kind::BadRequest.into()),
+            },
+            Err(failure) => Err(translate(connection, failure)),
+        },
+        Source::Hyper(body) => loop {
+            match std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+                None => return Ok(None),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => return Ok(Some(data)),
+                    Err(_trailers) => {}
+                },
+                Some(Err(error)) => return Err(from_hyper(&error)),
+            }
+        },
+    }
+}
+
+/// A failure to read a request over HTTP/3, as an error of ours; a breach of the protocol ends what it must.
+pub fn translate(connection: &Connection, failure: ReadFailure) -> Error {
+    match failure {
+        ReadFailure::Http3(error) => {
+            connection.breach(error);
+            Error::new(Kind::BadRequest, error.to_string())
+        }
+        ReadFailure::HeadTooLarge => Kind::HeadTooLarge.into(),
+        ReadFailure::Reset(reset) => Error::new(Kind::Stopped, code::name(reset)),
+        ReadFailure::Lost(error) => Error::new(Kind::Lost, error.to_string()),
+        ReadFailure::Rejected => Kind::Lost.into(),
+    }
+}
+
+fn from_hyper(error: &hyper::Error) -> Error {
+    let kind = match error {
+        error if error.is_parse() => Kind::BadRequest,
+        error if error.is_incomplete_message() || error.is_body_write_aborted() => Kind::BodyIncomplete,
+        _ => Kind::Lost,
+    };
+    Error::new(kind, error.to_string())
+}

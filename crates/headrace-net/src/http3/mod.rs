@@ -1,0 +1,5 @@
+//! The HTTP/3 side of a server, in the order of a request.
+
+pub mod connection;
+pub mod listener;
+pub mod request;

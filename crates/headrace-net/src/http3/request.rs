@@ -1,0 +1,153 @@
+//! One request of an HTTP/3 connection, from its first byte to its slot given back.
+//!
+//! In: a request stream. Out: an [`crate::exchange::Exchange`] for the handler, and the driver run to its
+//! end; or an answer of our own when the head cannot be used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use headrace_core::events::Unit;
+use headrace_core::http3::code::Scope;
+use headrace_core::http3::message::{self, HeadError, RequestHead};
+use headrace_core::http3::{Http3Error, code, priority};
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use quinn::{RecvStream, SendStream};
+
+use crate::downstream::http3::{MessageReader, Part, ReadFailure, Sender};
+use crate::downstream::{Downstream, Protocol};
+use crate::exchange::Request;
+use crate::exchange::driver;
+use crate::exchange::request_body::{RequestBody, Source};
+use crate::http3::connection::Connection;
+use crate::server::Worker;
+
+/// Serves one request stream.
+pub async fn serve(
+    worker: Arc<Worker>,
+    connection: Arc<Connection>,
+    send: SendStream,
+    recv: RecvStream,
+    urgency: Arc<AtomicU8>,
+) {
+    let max_head_bytes = worker.config.limits.max_head_bytes;
+    let mut reader = MessageReader::new(recv, max_head_bytes);
+    let sender = Sender::new(connection.quic.clone(), connection.tally.clone(), send, urgency.clone());
+    let timeout = worker.config.timeouts.request_s;
+    let head = match tokio::time::timeout(timeout, read_head(&mut reader, max_head_bytes)).await {
+        Ok(Ok(head)) => head,
+        Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
+        Err(_) => {
+            return refuse(
+                &worker,
+                &connection,
+                sender,
+                reader,
+                Refusal::Answer(Kind::RequestTimeout.into()),
+            )
+            .await;
+        }
+    };
+    let active = match worker.begin_exchange() {
+        Ok(active) => active,
+        Err(error) => return refuse(&worker, &connection, sender, reader, Refusal::Answer(error)).await,
+    };
+    if let Some(field) = head.headers.get("priority") {
+        // A PRIORITY_UPDATE that came before the request wins (RFC 9218 §7).
+        let value = priority::urgency(field.as_bytes());
+        let default = priority::DEFAULT_URGENCY;
+        let _ = urgency.compare_exchange(default, value, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let early_data = reader.is_early_data().then(|| connection.handshake.clone());
+    if early_data.is_some() {
+        worker.shared.counters.early_requests_total.fetch_add(1, Ordering::Relaxed);
+    }
+    let client = connection.client_address();
+    let body = RequestBody::new(Source::Http3 { reader, connection: connection.clone() }, &head.headers);
+    let request = Request { head, protocol: Protocol::Http3, client, early_data };
+    let (exchange, driver) = driver::pair(request, Downstream::Http3(sender), body, worker.clone(), active);
+    worker.shared.handler.handle_exchange(exchange);
+    if driver.run().await.is_some() {
+        connection.count_cancel();
+    }
+}
+
+/// Why a head does not become an exchange.
+enum Refusal {
+    /// The client is told by an answer.
+    Answer(Error),
+    /// The stream is malformed (RFC 9114 §4.1.2), or the connection.
+    Breach(Http3Error),
+    /// The client is gone.
+    Silent,
+}
+
+async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<RequestHead, Refusal> {
+    let section = match reader.next().await {
+        Ok(Part::Fields(section)) => section,
+        Ok(Part::Data { .. }) => return Err(Refusal::Silent),
+        Ok(Part::End) => {
+            return Err(Refusal::Breach(Http3Error::stream(code::REQUEST_INCOMPLETE, "no HEADERS")));
+        }
+        Err(ReadFailure::Http3(error)) => return Err(Refusal::Breach(error)),
+        Err(ReadFailure::HeadTooLarge) => return Err(Refusal::Answer(Kind::HeadTooLarge.into())),
+        Err(ReadFailure::Reset(_) | ReadFailure::Lost(_) | ReadFailure::Rejected) => {
+            return Err(Refusal::Silent);
+        }
+    };
+    message::decode_request(&section, max_head_bytes).map_err(|error| match error {
+        HeadError::Http3(error) => Refusal::Breach(error),
+        HeadError::TooLarge => Refusal::Answer(Kind::HeadTooLarge.into()),
+        HeadError::Connect => Refusal::Answer(Kind::MethodRefused.into()),
+    })
+}
+
+async fn refuse(
+    worker: &Worker,
+    connection: &Connection,
+    mut sender: Sender,
+    mut reader: MessageReader,
+    refusal: Refusal,
+) {
+    match refusal {
+        Refusal::Silent => connection.count_cancel(),
+        Refusal::Breach(error) => {
+            connection.breach(error);
+            if error.scope == Scope::Stream {
+                sender.reset(error.code);
+                reader.stop(error.code);
+                connection.count_cancel();
+            }
+        }
+        Refusal::Answer(error) => {
+            let (status, headers, body) = worker.error_answer(&error);
+            sender.queue_head(status, &headers);
+            sender.queue_data(&Unit { held: &[], fresh: &body, is_event: false });
+            if std::future::poll_fn(|cx| sender.poll_flush(cx)).await.is_ok() {
+                sender.finish();
+            }
+            connection.count_cancel();
+        }
+    }
+}
+
+impl Worker {
+    /// An answer of the engine itself, in the shape that OpenAI's clients read.
+    pub fn error_answer(&self, error: &Error) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let body = format!(
+            "{{\"error\":{{\"message\":\"{}\",\"type\":\"{}_error\",\"code\":\"{}\"}}}}\n",
+            error.kind.sentence(),
+            error.kind.side().name(),
+            error.kind.slug(),
+        );
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_LENGTH, body.len().into());
+        if error.kind.status() == 503 {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        self.finish_headers(&mut headers);
+        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, headers, body.into_bytes())
+    }
+}

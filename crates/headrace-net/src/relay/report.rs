@@ -1,0 +1,91 @@
+//! How a relay went.
+//!
+//! In: what the relay saw. Out: cause, times and counts, for the log, for metrics, and for the handler's next
+//! step.
+
+use std::time::{Duration, SystemTime};
+
+use headrace_core::Error;
+use headrace_core::events::Framing;
+use headrace_core::relay::Cause;
+use headrace_core::stats::Histogram;
+use http::StatusCode;
+
+use crate::downstream::Gone;
+use crate::quic::echo::counts::Counts;
+
+/// What a relay left of the client's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing was sent: the handler may go on.
+    Untouched,
+    Finished,
+    Reset,
+}
+
+/// How a relay went. Times are taken here, where the bytes pass.
+#[derive(Clone, Debug)]
+pub struct RelayReport {
+    pub cause: Cause,
+    /// Why, when the cause is a failure.
+    pub error: Option<Error>,
+    pub end: End,
+    pub status: Option<StatusCode>,
+    pub framing: Framing,
+    pub started: SystemTime,
+    /// From the start to the upstream's head.
+    pub head: Option<Duration>,
+    /// From the start until the first event had been handed to the transport (TTFT).
+    pub first_event: Option<Duration>,
+    pub duration: Duration,
+    pub events: u64,
+    /// Bytes of the body, as they came.
+    pub bytes: u64,
+    /// Between the arrivals of two events (ITL).
+    pub gaps: Histogram,
+    /// From an event's arrival until it had been handed to the transport.
+    pub holds: Histogram,
+    pub upstream_reused: bool,
+    /// `None`: the client speaks over TCP.
+    pub transport: Option<Transport>,
+}
+
+/// What QUIC knows of the client's connection, since it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    pub round_trip: Duration,
+    pub congestion_window: u64,
+    pub sent_packets: u64,
+    /// Declared lost, and sent again.
+    pub lost_packets: u64,
+    pub echo: Counts,
+}
+
+impl RelayReport {
+    /// The client was gone before anything was asked of an upstream.
+    pub fn gone(gone: Gone) -> Self {
+        let cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
+        Self { cause, end: End::Reset, ..Self::begin() }
+    }
+
+    /// A report of a relay that begins now.
+    pub fn begin() -> Self {
+        Self {
+            cause: Cause::Abandoned,
+            error: None,
+            end: End::Untouched,
+            status: None,
+            framing: Framing::Raw,
+            started: SystemTime::now(),
+            head: None,
+            first_event: None,
+            duration: Duration::ZERO,
+            events: 0,
+            bytes: 0,
+            gaps: Histogram::default(),
+            holds: Histogram::default(),
+            upstream_reused: false,
+            transport: None,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How a server goes away.
+//!
+//! In: a grace time. Out: a server that is closed, and how many answers were cut. The steps are the server's phases: no new connections and
+//! GOAWAY (*draining*); the same for connections over TCP that were too busy to be told kindly (*insisting*,
+//! `tcp/connection.rs`); when the grace time is over, each answer that still runs is told so and cut (*expired*);
+//! and when that was said, every connection is closed (*closed*). A second drain with less time hurries the
+//! first. Nothing here knows how an answer is cut: relays and drivers watch the phase.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::server::{Phase, Shared};
+
+/// How often a drain looks whether it is over.
+const LOOK: Duration = Duration::from_millis(5);
+/// For last error events to leave, and for their readers to see them before the reset: three round trips, at
+/// most a second (`downstream/http3.rs`), and the handlers' turn.
+const CUT_TIME: Duration = Duration::from_millis(1500);
+/// For connections without an answer to end as their protocol asks; whoever does not take part is closed.
+const PART_TIME: Duration = Duration::from_secs(2);
+
+/// Goes from phase to phase until the server is closed; blocks its thread.
+pub fn run(shared: &Shared, phase: &watch::Sender<Phase>, grace: Duration) {
+    go_on_to(phase, Phase::Draining);
+    let begin = Instant::now();
+    let exchanges = || shared.counters.exchanges.load(Ordering::Relaxed);
+    let connections = || shared.counters.connections.load(Ordering::Relaxed);
+    let mut quiet_since = None;
+    let mut is_over = || {
+        // A connection may bring one more request until it has ended.
+        let is_quiet = exchanges() == 0;
+        quiet_since = is_quiet.then(|| quiet_since.unwrap_or_else(Instant::now));
+        let has_parted = |since: Instant| connections() == 0 || since.elapsed() >= PART_TIME;
+        *phase.borrow() >= Phase::Expired || quiet_since.is_some_and(has_parted)
+    };
+    // Without a grace time, last error events come at once: a GOAWAY just before them would only be in their way.
+    if !grace.is_zero() && !wait(begin + grace / 2, &mut is_over) {
+        go_on_to(phase, Phase::Insisting);
+        wait(begin + grace, &mut is_over);
+    }
+    if exchanges() > 0 {
+        go_on_to(phase, Phase::Expired);
+        wait(Instant::now() + CUT_TIME, || exchanges() == 0 || *phase.borrow() == Phase::Closed);
+    }
+    go_on_to(phase, Phase::Closed);
+}
+
+/// Resolves when the answers of this server have had their time.
+pub async fn expired(mut phase: watch::Receiver<Phase>) {
+    // The sender is the server: without it, all is over.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Expired).await;
+}
+
+/// Phases are never left for an earlier one.
+fn go_on_to(phase: &watch::Sender<Phase>, next: Phase) {
+    phase.send_if_modified(|phase| {
+        let is_later = next > *phase;
+        if is_later {
+            *phase = next;
+        }
+        is_later
+    });
+}
+
+/// Whether it was over before the deadline.
+fn wait(deadline: Instant, mut is_over: impl FnMut() -> bool) -> bool {
+    while !is_over() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}

@@ -1,0 +1,270 @@
+//! The TCP listener of one worker: TLS, then HTTP/2 or HTTP/1.1 by hyper.
+//!
+//! In: a TCP socket. Out: the same exchanges as HTTP/3 has, for clients and networks without UDP. Every
+//! answer names the HTTP/3 service on the same port (`Alt-Svc`, RFC 7838).
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use headrace_core::events::Unit;
+use headrace_core::fields;
+use headrace_core::http3::message::RequestHead;
+use headrace_core::{Error, Kind};
+use http::{HeaderValue, Method, Response, header};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::downstream::tcp::{self, Body, Connection};
+use crate::downstream::{Downstream, Protocol};
+use crate::exchange::Request;
+use crate::exchange::driver;
+use crate::exchange::request_body::{RequestBody, Source};
+use crate::server::{Phase, Worker};
+use crate::tcp::idle::{Held, Use};
+use crate::tls::ServerTls;
+
+/// After accept() failed for want of descriptors: some must be given back first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a closed server lets hyper write its last frames.
+const CLOSE_TIME: Duration = Duration::from_millis(500);
+/// A draining server ends a connection when it was quiet for so long. HTTP/1.1 cannot refuse a request that is
+/// under way when its connection closes: a busy one ends with its next answer (`connection: close`) instead. And
+/// clients of HTTP/2 that are built on Python's h2, httpx among them, lose their running answers to a GOAWAY.
+const QUIET: Duration = Duration::from_millis(250);
+/// Most bytes hyper may hold of one answer beyond what the kernel took.
+const SEND_BUFFER: usize = 64 * 1024;
+/// hyper's smallest buffer for a head.
+const MIN_HEAD_BUFFER: usize = 8 * 1024;
+
+/// Accepts connections until the server closes.
+pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: watch::Receiver<ServerTls>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
+    let mut phase = worker.shared.phase.clone();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, client)) => admit(&worker, &tls, stream, client),
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
+            _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
+        }
+    }
+    // Who is in the queue already would be reset with the listener.
+    while let Ok((stream, client)) = poll_fn(|cx| match listener.poll_accept(cx) {
+        Poll::Ready(accepted) => Poll::Ready(accepted),
+        Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
+    })
+    .await
+    {
+        admit(&worker, &tls, stream, client);
+    }
+    drop(listener);
+    let _ = phase.wait_for(|phase| *phase == Phase::Closed).await;
+    tokio::time::sleep(CLOSE_TIME.min(Duration::from_millis(50))).await;
+}
+
+fn admit(worker: &Arc<Worker>, tls: &watch::Receiver<ServerTls>, stream: TcpStream, client: SocketAddr) {
+    let limits = &worker.config.limits;
+    let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else { return };
+    let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
+        return;
+    };
+    let (worker, acceptor) = (worker.clone(), TlsAcceptor::from(tls.borrow().tcp.clone()));
+    tokio::spawn(async move {
+        let _ = stream.set_nodelay(true);
+        let accepted =
+            tokio::time::timeout(worker.config.timeouts.handshake_s, acceptor.accept(stream)).await;
+        drop(handshake);
+        if let Ok(Ok(stream)) = accepted {
+            worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
+            serve_connection(worker, stream, client).await;
+        }
+        drop(connection);
+    });
+}
+
+async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, client: SocketAddr) {
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let connection = Connection { is_open: Arc::new(AtomicBool::new(true)), is_http2 };
+    let use_ = Arc::new(Use::default());
+    let io = TokioIo::new(Watched { stream, is_open: connection.is_open.clone() });
+    let limits = worker.config.limits.clone();
+    let service = service_fn({
+        let (worker, use_) = (worker.clone(), use_.clone());
+        move |request| {
+            let (worker, connection, in_use) = (worker.clone(), connection.clone(), use_.begin());
+            async move {
+                let response = handle_request(worker, request, connection, client).await?;
+                Ok::<_, Infallible>(response.map(|body| Held { body, _in_use: in_use }))
+            }
+        }
+    });
+    if is_http2 {
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.max_streams_per_connection)
+            .max_header_list_size(u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX))
+            .initial_stream_window_size(limits.stream_receive_window_bytes)
+            .initial_connection_window_size(limits.connection_receive_window_bytes)
+            .max_send_buf_size(SEND_BUFFER)
+            .keep_alive_interval(worker.config.timeouts.idle_s / 3)
+            .keep_alive_timeout(worker.config.timeouts.idle_s)
+            .serve_connection(io, service);
+        // GOAWAY in two steps (RFC 9113 §6.8): hyper does both.
+        run(&worker, &use_, connection, |connection| connection.graceful_shutdown()).await;
+    } else {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(worker.config.timeouts.request_s)
+            .max_buf_size(limits.max_head_bytes.max(MIN_HEAD_BUFFER))
+            .serve_connection(io, service);
+        run(&worker, &use_, connection, |connection| connection.graceful_shutdown()).await;
+    }
+}
+
+/// Drives a connection; tells it to end when nobody uses it, or when the server drains.
+async fn run<C: Future>(worker: &Worker, use_: &Use, connection: C, end: impl Fn(Pin<&mut C>)) {
+    tokio::pin!(connection);
+    let mut phase = worker.shared.phase.clone();
+    let reason = async {
+        tokio::select! {
+            () = async {
+                let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+                tokio::select! {
+                    () = use_.unused(QUIET) => {}
+                    // Not when the grace time is over: last error events, and resets, say all there is to say.
+                    _ = phase.wait_for(|phase| *phase == Phase::Insisting) => {}
+                }
+            } => {}
+            () = use_.unused(worker.config.timeouts.unused_s) => {}
+        }
+    };
+    let mut closed_phase = worker.shared.phase.clone();
+    let closed = async {
+        let _ = closed_phase.wait_for(|phase| *phase == Phase::Closed).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    tokio::pin!(closed);
+    tokio::select! {
+        _ = &mut connection => return,
+        () = &mut closed => return,
+        () = reason => end(connection.as_mut()),
+    }
+    tokio::select! {
+        _ = &mut connection => {}
+        () = &mut closed => {}
+    }
+}
+
+async fn handle_request(
+    worker: Arc<Worker>,
+    request: http::Request<Incoming>,
+    connection: Connection,
+    client: SocketAddr,
+) -> Result<Response<Body>, Infallible> {
+    let protocol = if connection.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+    let (mut sender, head_receiver) = tcp::channel(connection);
+    sender.set_alt_svc(worker.alt_svc.clone());
+    match read_head(&request).and_then(|head| Ok((head, worker.begin_exchange()?))) {
+        Ok((head, active)) => {
+            let body = RequestBody::new(Source::Hyper(request.into_body()), &head.headers);
+            let request = Request { head, protocol, client, early_data: None };
+            let (exchange, driver) =
+                driver::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
+            worker.shared.handler.handle_exchange(exchange);
+            tokio::spawn(driver.run());
+        }
+        Err(error) => {
+            let (status, headers, body) = worker.error_answer(&error);
+            sender.queue_head(status, &headers);
+            sender.queue_data(&Unit { held: &[], fresh: &body, is_event: false });
+            sender.finish();
+        }
+    }
+    let mut response = head_receiver.await.unwrap_or_else(|_| tcp::broken_off());
+    if protocol == Protocol::Http1 && worker.is_draining() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+/// A request's head, checked as strictly as HTTP/3's (`headrace_core::http3::message`).
+fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
+    let bad = |reason: &'static str| Error::new(Kind::BadRequest, reason);
+    if request.method() == Method::CONNECT {
+        return Err(Kind::MethodRefused.into());
+    }
+    let mut headers = request.headers().clone();
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().map(|host| host.to_str().unwrap_or("").to_owned());
+    if hosts.next().is_some() {
+        return Err(bad("Host is given twice"));
+    }
+    let authority = match (request.uri().authority(), host) {
+        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(&host) => {
+            return Err(bad(":authority and host differ"));
+        }
+        (Some(authority), _) => authority.as_str().to_owned(),
+        (None, Some(host)) if !host.is_empty() => host,
+        (None, _) => return Err(bad("Host is missing")),
+    };
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    fields::strip_hop_by_hop(&mut headers);
+    headers.remove(header::HOST);
+    Ok(RequestHead { method: request.method().clone(), scheme: "https".to_owned(), authority, path, headers })
+}
+
+/// Notes when the client's side of a connection ends.
+struct Watched {
+    stream: TlsStream<TcpStream>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Poll::Ready(read) = &result
+            && (read.is_err() || buffer.filled().len() == before)
+        {
+            self.is_open.store(false, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Err(_)) = &result {
+            self.is_open.store(false, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,97 @@
+//! Records of answers, for Python.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_core::replay::End;
+use headrace_net::replay::record;
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::exchange::seconds;
+
+/// What records of answers hold together.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Records(Arc<record::Records>);
+
+#[pymethods]
+impl Records {
+    #[new]
+    #[pyo3(signature = (*, max_bytes))]
+    fn new(max_bytes: usize) -> Self {
+        Self(Arc::new(record::Records::new(max_bytes)))
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Records {} bytes>", self.bytes())
+    }
+}
+
+/// An answer that is relayed once and told to any number of clients.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Recording(pub Arc<record::Recording>);
+
+#[pymethods]
+impl Recording {
+    #[new]
+    #[pyo3(signature = (records, body, *, max_bytes, grace))]
+    fn new(py: Python<'_>, records: &Records, body: &[u8], max_bytes: usize, grace: f64) -> PyResult<Self> {
+        let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
+        let (records, body) = (records.0.clone(), Bytes::copy_from_slice(body));
+        Ok(Self(Arc::new(record::Recording::new(records, max_bytes, grace, body))))
+    }
+
+    /// There will be no more of it.
+    fn close(&self) {
+        self.0.close();
+    }
+
+    #[getter]
+    fn ended(&self) -> bool {
+        self.0.look(|journal| journal.end().is_some())
+    }
+
+    /// The status of its head; `None` before it is there.
+    #[getter]
+    fn status(&self) -> Option<u16> {
+        self.0.look(|journal| journal.head().map(|(status, _)| status.as_u16()))
+    }
+
+    /// It came to its own end.
+    #[getter]
+    fn finished(&self) -> bool {
+        self.0.look(|journal| matches!(journal.end(), Some(End::Finished(_))))
+    }
+
+    /// It broke off, or is about to.
+    #[getter]
+    fn failed(&self) -> bool {
+        self.0.has_failed()
+    }
+
+    /// Everything since its first byte is kept.
+    #[getter]
+    fn whole(&self) -> bool {
+        self.0.look(headrace_core::replay::Journal::is_whole)
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.0.look(headrace_core::replay::Journal::bytes)
+    }
+
+    #[getter]
+    fn followers(&self) -> usize {
+        self.0.followers()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.ended() { "ended" } else { "open" };
+        format!("<Recording {state} {} bytes, {} followers>", self.bytes(), self.followers())
+    }
+}
