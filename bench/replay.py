@@ -18,7 +18,7 @@ import asyncio
 import json
 from typing import Any
 
-from tests.udp_relay import UdpRelay
+from tests.helpers.udp_relay import UdpRelay
 
 from bench import common
 from headrace import AsyncClient, Config, Trust, dev_certificate

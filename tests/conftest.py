@@ -6,20 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import signal
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import Config, Server, dev_certificate
-from headrace.client import Chunk, Connection, Trust, connect
+from headrace import Server, dev_certificate
+from headrace.client import Connection, Trust, connect
 from headrace.exchange import Handler
 from headrace.gateway import Gateway
-from headrace.lab.source import Script, Source
+from headrace.lab.source import Source
+from tests.helpers.serving import config, origin
 
 # A shell that runs us in the background ignores SIGINT, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,12 +67,6 @@ async def source() -> AsyncIterator[Source]:
         yield started
 
 
-def config(*sources: Source, **sections: Any) -> Config:
-    """A configuration before these scripted models, on a free port."""
-    upstreams = [{"url": source.url, "models": list(source.models)} for source in sources]
-    return Config(**{"upstreams": upstreams, **sections, "listen": {"port": 0, **sections.get("listen", {})}})
-
-
 @pytest.fixture
 async def start(certificate: dev_certificate.Certificate) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
     """Starts gateways: `await start(source, ..., limits={...})`."""
@@ -116,50 +109,3 @@ async def dial(trust: Trust) -> AsyncIterator[Callable[..., Awaitable[Connection
     yield dial_one
     for connection in opened:
         connection.close()
-
-
-def port_of(server: Gateway | Server) -> int:
-    return (server.server if isinstance(server, Gateway) else server).address[1]
-
-
-def origin(server: Gateway | Server) -> str:
-    return f"https://localhost:{port_of(server)}"
-
-
-def script(**fields: Any) -> bytes:
-    """The body of a request that the scripted model answers as told."""
-    return json.dumps({"model": "scripted", "stream": True, "script": fields}).encode()
-
-
-JSON = [("content-type", "application/json")]
-
-
-def frames(chunks: Iterable[Chunk]) -> list[bytes]:
-    """The DATA frames that chunks come from: one that lies across two packets may come in two pieces."""
-    found: list[bytes] = []
-    for chunk in chunks:
-        if chunk.is_first:
-            found.append(b"")
-        found[-1] += chunk.data
-    return found
-
-
-async def eventually(condition: Callable[[], Any], what: str = "") -> None:
-    """Waits until something is so that another thread or process brings about; at most ten seconds."""
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(what or "it never became so")
-
-
-def default_script(**fields: Any) -> Script:
-    return Script(**{"interval_s": 0.002, **fields})
-
-
-@contextlib.contextmanager
-def mute_udp(port: int = 0) -> Iterator[int]:
-    """A UDP port that takes everything and answers nothing, as a network that drops UDP."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
-        mute.bind(("127.0.0.1", port))
-        yield mute.getsockname()[1]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import httpx2
 
-from headrace.client.transport import AsyncBody, AsyncCore, SyncBody, SyncCore
+from headrace.transport.body import AsyncBody, SyncBody
+from headrace.transport.core import AsyncCore, SyncCore
 
 __all__ = ["AsyncTransport", "Transport"]
 

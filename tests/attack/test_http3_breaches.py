@@ -11,8 +11,7 @@ from aioquic.buffer import encode_uint_var
 
 from headrace import Server
 from headrace.exchange import Exchange
-from tests.conftest import port_of
-from tests.raw_peer import (
+from tests.helpers.raw_peer import (
     CANCEL_PUSH,
     CONTROL,
     DATA,
@@ -33,6 +32,7 @@ from tests.raw_peer import (
     post,
     section,
 )
+from tests.helpers.serving import port_of
 
 NO_ERROR, STREAM_CREATION, CLOSED_CRITICAL, FRAME_UNEXPECTED = 0x100, 0x103, 0x104, 0x105
 FRAME_ERROR, EXCESSIVE_LOAD, ID_ERROR, SETTINGS_ERROR, MISSING_SETTINGS = 0x106, 0x107, 0x108, 0x109, 0x10A

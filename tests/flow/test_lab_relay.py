@@ -16,7 +16,8 @@ from headrace.gateway import Gateway
 from headrace.lab import emulator, link_check, link_log
 from headrace.lab.profiles import PROFILES, Profile
 from headrace.lab.relay_udp import Relay
-from tests.conftest import JSON, port_of, script
+from tests.helpers.requests import JSON, script
+from tests.helpers.serving import port_of
 
 WAIT_S = 0.3
 

@@ -21,7 +21,7 @@ from headrace.lab.measure import Observed, measure
 from headrace.lab.source import Source
 from headrace.lab.verdict import verdict
 from headrace.lab.workload import Workload, perform
-from tests.conftest import origin
+from tests.helpers.serving import origin
 
 SCRIPT = {"events": 25, "interval_s": 0.02, "note_due": True, "note_times": True}
 

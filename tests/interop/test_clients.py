@@ -13,9 +13,9 @@ import pytest
 
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
-from tests.conftest import JSON, origin, port_of, script
-from tests.flow.test_1_listen import httpx_client
-from tests.flow.test_4_relay import PATH, expected
+from tests.helpers.answers import expected
+from tests.helpers.requests import JSON, PATH, script
+from tests.helpers.serving import httpx_client, origin, port_of
 
 Start = Callable[..., Awaitable[Gateway]]
 
@@ -32,27 +32,30 @@ def check(body: bytes) -> None:
     assert body == expected(body, **FIELDS)
 
 
+def data_frames(answer: bytes) -> list[int]:
+    """The lengths of the DATA frames of a request stream (RFC 9114 §7.1)."""
+    from aioquic.buffer import Buffer
+    from aioquic.h3.connection import FrameType
+
+    wire, lengths = Buffer(data=answer), []
+    while not wire.eof():
+        kind, length = wire.pull_uint_var(), wire.pull_uint_var()
+        wire.pull_bytes(length)
+        if kind == FrameType.DATA:
+            lengths.append(length)
+    return lengths
+
+
 async def test_aioquic_and_its_decoder_see_one_data_frame_per_event(gateway: Gateway) -> None:
     """aioquic's own HTTP/3, not ours; and the frames on the wire counted by it."""
     import ssl
 
     from aioquic.asyncio.client import connect
     from aioquic.asyncio.protocol import QuicConnectionProtocol
-    from aioquic.buffer import Buffer
-    from aioquic.h3.connection import H3_ALPN, FrameType, H3Connection
+    from aioquic.h3.connection import H3_ALPN, H3Connection
     from aioquic.h3.events import DataReceived, HeadersReceived
     from aioquic.quic.configuration import QuicConfiguration
     from aioquic.quic.events import QuicEvent, StreamDataReceived
-
-    def data_frames(answer: bytes) -> list[int]:
-        """The lengths of the DATA frames of a request stream (RFC 9114 §7.1)."""
-        wire, lengths = Buffer(data=answer), []
-        while not wire.eof():
-            kind, length = wire.pull_uint_var(), wire.pull_uint_var()
-            wire.pull_bytes(length)
-            if kind == FrameType.DATA:
-                lengths.append(length)
-        return lengths
 
     class Client(QuicConnectionProtocol):
         def __init__(self, *args: object, **kwargs: object) -> None:
@@ -246,6 +249,6 @@ async def test_quic_go_cancels_one_stream(
     status, _, said = await run(quicgo, str(ca_file), origin(gateway) + PATH, "cancel-after=20", body=body)
     assert status == 0, said
     assert json.loads(said)["next"] == 200
-    from tests.conftest import eventually
+    from tests.helpers.waiting import eventually
 
     await eventually(lambda: source.runs[0].aborted_ns)

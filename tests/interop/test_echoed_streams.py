@@ -23,8 +23,8 @@ from headrace import Server, dev_certificate
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
 from headrace.lab.source import Source
-from tests.conftest import origin, port_of, script
-from tests.flow.test_4_relay import PATH
+from tests.helpers.requests import PATH, script
+from tests.helpers.serving import origin, port_of
 from tests.interop.test_clients import quicgo, run
 
 __all__ = ["quicgo"]

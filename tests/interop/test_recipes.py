@@ -18,9 +18,10 @@ import pytest
 from bench import peers
 
 import headrace.httpx2
-from headrace.client.transport import Core
 from headrace.gateway import Gateway
-from tests.conftest import eventually, origin
+from headrace.transport.core import Core
+from tests.helpers.serving import origin
+from tests.helpers.waiting import eventually
 from tests.interop.dialects import ANSWER, WORDS, Dialects
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"

@@ -15,7 +15,8 @@ from headrace import Server, _engine, errors
 from headrace.client import Trust, connect
 from headrace.exchange import Exchange
 from headrace.loop import bridge
-from tests.conftest import eventually, origin
+from tests.helpers.serving import origin
+from tests.helpers.waiting import eventually
 
 Serve = Callable[..., Awaitable[Server]]
 
@@ -180,7 +181,7 @@ def test_without_a_loop_the_error_is_pythons_own() -> None:
 async def test_two_servers_in_two_threads_do_not_meet(
     serve: Serve, trust: Trust, certificate: object
 ) -> None:
-    from tests.conftest import config
+    from tests.helpers.serving import config
 
     async def name_of(exchange: Exchange) -> None:
         await exchange.answer(200, [], threading.current_thread().name.encode())

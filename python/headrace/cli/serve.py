@@ -108,7 +108,7 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         hurried.cancel()
         if not drained.done():
             log.warning("a second signal: ending at once")
-            await gateway.hurry()
+            await gateway.drain_now()
         cut = await drained
         log.info("closed; %s", f"cut: {_answers(cut)}" if cut else "no answer was cut")
         return CUT if cut else 0
@@ -180,7 +180,7 @@ def _certificate(config: Config) -> tuple[str, str]:
 
 async def _with_local_model(config: Config, stack: contextlib.AsyncExitStack) -> Config:
     from headrace import dev_certificate
-    from headrace.engines import local
+    from headrace.local import model as local
 
     local.check_installed()
     file, name = local.model_file(config.local)

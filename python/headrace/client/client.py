@@ -17,7 +17,7 @@ from headrace.client.connection import KEEP_IDLE_S, Answer, Chunk, Response, ope
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
 from headrace.client.replay import add_key, may_come_twice
-from headrace.client.script import Begun, Outgoing, request, run, run_async
+from headrace.client.request import Begun, Outgoing, request, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
 from headrace.client.waiting import wait, wait_async

@@ -2,7 +2,8 @@
 
 In: a request that may be a replay: it came before its handshake was complete, or a proxy before us says so
 (`Early-Data: 1`). Out: it may go on now, or the client was answered 425. A replay must not start a second
-generation, so what is neither safe nor keyed waits for the handshake: a round trip, and nobody sees an error.
+generation, so what is neither safe nor idempotent waits for the handshake: a round trip, and nobody sees an
+error.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def policy_of(request: Request, config: EarlyData) -> Policy:
         return config.routes[max(routes, key=len)]
     if request.method in SAFE_METHODS:
         return config.safe
-    return config.keyed if is_keyed(request) else config.other
+    return config.idempotent if is_idempotent(request) else config.other
 
 
-def is_keyed(request: Request) -> bool:
+def is_idempotent(request: Request) -> bool:
     """Its answer is recorded under its key, and a replay joins it."""
     return request.method == "POST" and bool(request.header("idempotency-key"))
 

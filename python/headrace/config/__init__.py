@@ -1,0 +1,48 @@
+"""The configuration. `sections.py` is the manual: every setting with its default, its unit and its reason."""
+
+from __future__ import annotations
+
+from headrace import extras
+
+try:
+    import pydantic_settings as _  # noqa: F401
+except ModuleNotFoundError as error:
+    raise extras.missing(error, "the server's configuration") from None
+
+from headrace.config.engine import engine_json, read_text
+from headrace.config.load import Config, load
+from headrace.config.sections import (
+    Auth,
+    EarlyData,
+    Echo,
+    Idempotency,
+    Limits,
+    Listen,
+    Local,
+    Log,
+    Policy,
+    Timeouts,
+    Tls,
+    Upstream,
+    UpstreamPool,
+)
+
+__all__ = [
+    "Auth",
+    "Config",
+    "EarlyData",
+    "Echo",
+    "Idempotency",
+    "Limits",
+    "Listen",
+    "Local",
+    "Log",
+    "Policy",
+    "Timeouts",
+    "Tls",
+    "Upstream",
+    "UpstreamPool",
+    "engine_json",
+    "load",
+    "read_text",
+]

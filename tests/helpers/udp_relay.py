@@ -1,0 +1,101 @@
+"""A UDP relay between one client and a server, for tests; and a port that answers nothing.
+
+What it passes on, it can keep, hold back, lose, and send again; and it can move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, Self
+
+WAY_BACK_S = 0.03
+
+
+class UdpRelay(asyncio.DatagramProtocol):
+    """`kept`: the client's datagrams, in order. With `holds_handshake` those that the client sends after the
+    server's first answer wait for `release()`: until then the server's handshake is not complete. One of
+    `loses_every` datagrams of the server is lost."""
+
+    def __init__(self, server_port: int) -> None:
+        self.server = ("127.0.0.1", server_port)
+        self.kept: list[bytes] = []
+        self.holds_handshake = False
+        self.is_answered = False
+        self.held: list[bytes] = []
+        self.loses_every = 0
+        self.answers = 0
+        self.client: Any = None
+        self.port = 0
+        self._inside: asyncio.DatagramTransport
+        self._outside: asyncio.DatagramTransport
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._inside, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        self.port = self._inside.get_extra_info("sockname")[1]
+        self._outside, _ = await loop.create_datagram_endpoint(lambda: _Back(self), remote_addr=self.server)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._inside.close()
+        self._outside.close()
+
+    async def move(self, address: str) -> None:
+        """The server sees the client at another IP address from now on."""
+        loop, before = asyncio.get_running_loop(), self._outside
+        self._outside, _ = await loop.create_datagram_endpoint(
+            lambda: _Back(self), local_addr=(address, 0), remote_addr=self.server
+        )
+        before.close()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.client = addr
+        self.kept.append(data)
+        if self.holds_handshake and self.is_answered:
+            self.held.append(data)
+        else:
+            self._outside.sendto(data)
+
+    def hold(self) -> None:
+        """From the next connection's first answer on."""
+        self.holds_handshake, self.is_answered = True, False
+
+    def release(self) -> None:
+        self.holds_handshake = False
+        for data in self.held:
+            self._outside.sendto(data)
+        self.held.clear()
+
+    def handle_answer(self, data: bytes) -> None:
+        self.answers += 1
+        if self.loses_every and self.answers % self.loses_every == 0:
+            return
+        # A way that takes time: all of a first flight has left before the first answer is there.
+        asyncio.get_running_loop().call_later(WAY_BACK_S, self._answer, data)
+
+    def _answer(self, data: bytes) -> None:
+        self.is_answered = True
+        if not self._inside.is_closing():
+            self._inside.sendto(data, self.client)
+
+
+class _Back(asyncio.DatagramProtocol):
+    def __init__(self, relay: UdpRelay) -> None:
+        self.relay = relay
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.relay.handle_answer(data)
+
+    def error_received(self, exc: Exception) -> None:
+        """The server's port may be closed for a moment."""
+
+
+@contextlib.contextmanager
+def mute_udp(port: int = 0) -> Iterator[int]:
+    """A UDP port that takes everything and answers nothing, as a network that drops UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+        mute.bind(("127.0.0.1", port))
+        yield mute.getsockname()[1]
