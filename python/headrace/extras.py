@@ -1,27 +1,24 @@
 """The extras of the distribution, and what to say when one of them is not installed.
 
-In: an import that failed. Out: a sentence that names the missing package and the command that installs it.
-`headrace` alone is the engine and the client, and needs no other package.
+In: the name of an extra. Out: nothing, or an error that names the missing packages and the command that
+installs them. `headrace` alone is the engine and the client, and needs no other package.
 """
 
 from __future__ import annotations
 
-EXTRAS = {
-    "pydantic": "serve",
-    "pydantic_settings": "serve",
-    "rich": "serve",
-    "typer": "serve",
-    "xllamacpp": "local",
+from importlib.util import find_spec
+
+PACKAGES = {
+    "serve": ("cryptography", "msgspec", "pydantic", "pydantic_settings", "typer"),
+    "local": ("xllamacpp",),
 }
-"""Which extra brings a package (`[project.optional-dependencies]` of pyproject.toml)."""
+"""What each extra brings (`[project.optional-dependencies]` of pyproject.toml)."""
 
 
-def missing(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError:
-    """The error to raise instead: `what` needs the package. An import that no extra brings stays as it is."""
-    package = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(package)
-    if extra is None:
-        return error
-    command = f"pip install 'headrace[{extra}]'"
-    text = f"{what} needs the package {package}, which is not installed; to install it, run `{command}`"
-    return ModuleNotFoundError(text, name=error.name)
+def need(extra: str, what: str) -> None:
+    """Raises `ModuleNotFoundError` when packages of an extra, which `what` needs, are not installed."""
+    missing = [package for package in PACKAGES[extra] if find_spec(package) is None]
+    if missing:
+        command = f"pip install 'headrace[{extra}]'"
+        names = ", ".join(missing)
+        raise ModuleNotFoundError(f"{what} needs {names}; to install what is missing, run `{command}`")

@@ -1,11 +1,17 @@
-"""The bridge of the running asyncio loop: one for each loop, made at its first use."""
+"""The bridge of the running asyncio loop: one for each loop, made at its first use.
+
+A thread that waits needs no bridge, so asyncio is imported only by those who use it: it takes 10 ms.
+"""
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from headrace import _engine
+
+if TYPE_CHECKING:
+    import asyncio
 
 _bridges: WeakKeyDictionary[asyncio.AbstractEventLoop, _engine.Bridge] = WeakKeyDictionary()
 
@@ -15,7 +21,9 @@ def bridge() -> _engine.Bridge:
 
     Raises `RuntimeError` when no loop runs.
     """
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     found = _bridges.get(loop)
     if found is None:
         found = _bridges[loop] = _engine.Bridge(loop)

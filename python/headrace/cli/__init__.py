@@ -12,10 +12,11 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command line; an error of ours is a sentence, not a traceback."""
     try:
-        from headrace.cli import app
+        extras.need("serve", "the command line")
     except ModuleNotFoundError as error:
-        if (explained := extras.missing(error, "the command headrace")) is error:
-            raise
-        print(f"headrace: {explained}", file=sys.stderr)
+        print(f"headrace: {error}", file=sys.stderr)
         sys.exit(2)
+
+    from headrace.cli import app
+
     app.run()

@@ -6,7 +6,6 @@ user wants it, a key by which the server knows that it came before.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -30,4 +29,6 @@ def add_key(method: str, target: str, headers: list[tuple[str, str]]) -> None:
     """Gives a completion that has none an `Idempotency-Key` of its own."""
     is_completion = method == "POST" and target.partition("?")[0].endswith(COMPLETIONS)
     if is_completion and not any(name == "idempotency-key" for name, _ in headers):
+        import uuid
+
         headers.append(("idempotency-key", str(uuid.uuid4())))

@@ -6,13 +6,15 @@ many seconds, the error of the kind that was asked for.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import _engine, errors
 from headrace.loop import bridge
+
+if TYPE_CHECKING:
+    import asyncio
 
 Start = Callable[[_engine.Bridge | None], Any]
 
@@ -27,8 +29,10 @@ def wait(start: Start, seconds: float | None, slug: str, patience: float | None 
 
 async def wait_async(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
     """On the running asyncio loop."""
+    from asyncio import timeout
+
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             return await start(bridge())
     except TimeoutError as error:
         raise _late(error, patience or seconds, slug) from None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from headrace import extras
 
-try:
-    import pydantic_settings as _  # noqa: F401
-except ModuleNotFoundError as error:
-    raise extras.missing(error, "the server's configuration") from None
+extras.need("serve", "a server")
 
 from headrace.config.engine import engine_json, read_text
 from headrace.config.load import Config, load

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace import extras
 from headrace.config import Local, Upstream
 from headrace.errors import ConfigError
 
@@ -65,9 +66,11 @@ def model_file(config: Local) -> tuple[Path, str]:
 
 
 def check_installed() -> None:
-    """Raises `ConfigError` when llama.cpp is not there."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError(detail="the local model needs llama.cpp: run `pip install 'headrace[local]'`")
+    """Raises `ConfigError` when llama.cpp is not installed."""
+    try:
+        extras.need("local", "the local model")
+    except ModuleNotFoundError as error:
+        raise ConfigError(detail=str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ become the family's (`errors.py`).
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
@@ -248,8 +247,10 @@ class AsyncCore(Core):
 
 
 def _need_asyncio() -> None:
+    from asyncio import get_running_loop
+
     try:
-        asyncio.get_running_loop()
+        get_running_loop()
     except RuntimeError:
         raise errors.make(
             "misuse", "the async transport needs asyncio; there is no asyncio loop here"
