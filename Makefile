@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+LAB_SOURCES := $(shell find lab/crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock lab/pyproject.toml
 
 LAB := fan-out loss-sweep cold-start stop nat-rebind
 
@@ -18,8 +19,8 @@ demo: $(VENV)/model  ## set everything up and play the worked example with a rea
 	@$(BIN)/headrace demo
 
 test: $(VENV)/test $(VENV)/model  ## run all tests, Rust's and Python's
-	cargo test --quiet -p headrace-core
-	cargo test --quiet --release -p headrace-net -p headrace-twin
+	cargo test --quiet -p headrace-core -p headrace-emulator
+	cargo test --quiet --release -p headrace-net -p headrace-sim
 	$(BIN)/python -m pytest
 
 check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that needs no running
@@ -28,9 +29,9 @@ check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that 
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest headrace._engine
+	$(BIN)/python -m mypy.stubtest headrace._engine headrace_lab._emulator
 
-bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (over an hour); results in bench/results/
+bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (over an hour); results in lab/bench/results/
 	$(BIN)/python -m bench
 
 bench-quick: $(VENV)/bench  ## the same measurements, short, nothing kept: to see whether something got worse
@@ -65,24 +66,30 @@ $(VENV)/build: $(BIN)/maturin $(SOURCES)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet --extras local
 	@touch $@
 
+# The lab is a distribution of its own, beside the product in the same environment.
+$(VENV)/lab-build: $(LAB_SOURCES) | $(VENV)/build
+	@echo "building the lab's emulator"
+	@cd lab && VIRTUAL_ENV=$(CURDIR)/$(VENV) $(CURDIR)/$(BIN)/maturin develop --release --quiet
+	@touch $@
+
 $(VENV)/model: $(VENV)/build
 	@$(BIN)/headrace model install
 	@touch $@
 
-$(VENV)/test: $(VENV)/build pyproject.toml
+$(VENV)/test: $(VENV)/build $(VENV)/lab-build pyproject.toml
 	@echo "installing what the tests need"
 	@$(PIP) --group test
 	@touch $@
 
-$(VENV)/check: $(VENV)/build pyproject.toml
+$(VENV)/check: $(VENV)/build $(VENV)/lab-build pyproject.toml
 	@$(PIP) --group check
 	@touch $@
 
-$(VENV)/lab: $(VENV)/build pyproject.toml
+$(VENV)/lab: $(VENV)/build $(VENV)/lab-build lab/pyproject.toml
 	@echo "installing what the lab compares with"
-	@$(PIP) 'headrace[lab]'
+	@$(PIP) 'headrace-lab[peers]'
 	@touch $@
 
-$(VENV)/bench: $(VENV)/build pyproject.toml
-	@$(PIP) --group bench
+$(VENV)/bench: $(VENV)/build $(VENV)/lab-build lab/pyproject.toml
+	@$(PIP) --group lab/pyproject.toml:bench
 	@touch $@

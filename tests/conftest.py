@@ -17,7 +17,7 @@ from headrace import Server, dev_certificate
 from headrace.client import Connection, Trust, connect
 from headrace.exchange import Handler
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.serving import config, origin
 
 # A shell that runs us in the background ignores SIGINT, and so would every process that a test starts.

@@ -16,7 +16,6 @@ __all__ = [
     "ClientConfig",
     "Connection",
     "Exchange",
-    "Link",
     "Recording",
     "Records",
     "RelayReport",
@@ -56,15 +55,6 @@ class Bridge:
 
     def drain(self) -> None:
         """Resolves futures and hands over exchanges, on the loop's thread."""
-
-@final
-class Link:
-    """The link emulator (`headrace.lab.link_process`); told, and answers, in JSON. Raises `ConfigError`."""
-
-    def __new__(cls, config_json: str) -> Link: ...
-    def start(self) -> tuple[str, int] | None: ...
-    def command(self, command_json: str) -> str: ...
-    def stop(self) -> str: ...
 
 @final
 class Target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.client import Chunk
-from headrace.lab.source import Script, body_of
+from headrace_lab.model import Script, body_of
 
 
 def frames(chunks: Iterable[Chunk]) -> list[bytes]:

@@ -10,7 +10,7 @@ import httpx2
 
 from headrace import Config, Server
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 
 
 def config(*sources: Source, **sections: Any) -> Config:

@@ -4,7 +4,7 @@ In: requests of OpenAI's chat and Responses APIs, Anthropic's Messages API, Olla
 `/mcp`. Out: always the same answer, `ANSWER`, and a record of what became of each stream. A prompt with
 `million` in it is answered without end. It runs in a thread of its own, so that tests may block.
 
-`headrace.lab.source` has faults and schedules; this has the events that an SDK wants to see.
+`headrace_lab.model.source` has faults and schedules; this has the events that an SDK wants to see.
 """
 
 from __future__ import annotations

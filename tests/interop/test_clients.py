@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.answers import expected
 from tests.helpers.requests import JSON, PATH, script
 from tests.helpers.serving import httpx_client, origin, port_of

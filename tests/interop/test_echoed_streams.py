@@ -22,7 +22,7 @@ from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamReset
 from headrace import Server, dev_certificate
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.requests import PATH, script
 from tests.helpers.serving import origin, port_of
 from tests.interop.test_clients import quicgo, run

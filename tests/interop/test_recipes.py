@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from bench import peers
 
 import headrace.httpx2
+from bench import peers
 from headrace.gateway import Gateway
 from headrace.transport.core import Core
 from tests.helpers.serving import origin

@@ -8,7 +8,6 @@
 //! * [`events`]: where one SSE event or NDJSON line ends ([`events::sse`], [`events::ndjson`])
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
-//! * [`link`]: what an emulated network does to a packet
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
 //! * [`replay`]: the record of one answer
 //! * [`recovery`]: what a transport does about loss, delay and change on a path
@@ -20,7 +19,6 @@ pub mod events;
 pub mod fields;
 pub mod http1;
 pub mod http3;
-pub mod link;
 pub mod recovery;
 pub mod relay;
 pub mod replay;

@@ -14,7 +14,6 @@ pub mod config;
 pub mod downstream;
 pub mod exchange;
 mod http3;
-pub mod link;
 pub mod quic;
 pub mod relay;
 pub mod replay;

@@ -8,7 +8,6 @@ mod client;
 mod convert;
 mod errors;
 mod exchange;
-mod link;
 mod record;
 mod report;
 mod server;
@@ -53,7 +52,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::ClientConfig>()?;
     module.add_class::<client::Connection>()?;
     module.add_class::<client::Stream>()?;
-    module.add_class::<link::Link>()?;
     module.add_class::<waiter::Waiter>()?;
     Ok(())
 }

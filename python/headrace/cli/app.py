@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from headrace.cli import chat, config, demo, key, lab, model, serve
+from headrace.cli import chat, config, demo, extensions, key, model, serve
 from headrace.errors import ConfigError, HeadraceError
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app.command()(demo.demo)
 app.command()(config.config)
 app.add_typer(model.app, name="model")
 app.add_typer(key.app, name="key")
-app.add_typer(lab.app, name="lab")
+extensions.add_to(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -23,7 +23,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 def source_url() -> Iterator[str]:
     """The scripted model in a process of its own."""
     script = json.dumps({"events": 20, "interval_s": 0.005})
-    command = [sys.executable, "-m", "headrace.lab.source", "--script", script]
+    command = [sys.executable, "-m", "headrace_lab.model", "--script", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]

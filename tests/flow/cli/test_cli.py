@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.command_line import HEADRACE, Screen, Serving, run
 
 

@@ -21,7 +21,7 @@ from headrace.client import connect
 from headrace.errors import ConfigError, RequestError
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import config, origin, port_of
 from tests.helpers.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from headrace.client import Connection, Trust, connect
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.answers import is_whole
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import origin, port_of

@@ -17,7 +17,7 @@ import headrace.httpx2
 from headrace import AsyncClient, Client, Server, Trust
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
-from headrace.lab.source import Script, Source
+from headrace_lab.model import Script, Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import origin, port_of
 from tests.helpers.udp_relay import mute_udp

@@ -28,8 +28,8 @@ from headrace import Server, dev_certificate
 from headrace.errors import UsageError, kinds
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
 from headrace.transport.errors import EXCEPTIONS
+from headrace_lab.model import Source
 from tests.helpers.serving import config, origin
 from tests.helpers.waiting import eventually
 

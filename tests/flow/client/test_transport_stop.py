@@ -17,7 +17,7 @@ import headrace.httpx
 import headrace.httpx2
 from headrace.client.origin import Origin
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.serving import origin
 from tests.helpers.waiting import eventually
 

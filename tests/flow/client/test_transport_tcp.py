@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from bench import peers
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,10 +22,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 import headrace.httpx
 import headrace.httpx2
+from bench import peers
 from headrace import Server, dev_certificate
 from headrace.errors import ConfigError
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.serving import origin, port_of
 from tests.helpers.udp_relay import mute_udp
 

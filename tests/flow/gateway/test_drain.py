@@ -22,7 +22,7 @@ from aioquic.buffer import encode_uint_var
 from headrace.client import Connection, Trust, connect
 from headrace.errors import ConnectError, StreamResetError
 from headrace.gateway import Gateway
-from headrace.lab.source import Script, Source, body_of
+from headrace_lab.model import Script, Source, body_of
 from tests.helpers import raw_peer
 from tests.helpers.command_line import Serving
 from tests.helpers.raw_http2 import RawHttp2

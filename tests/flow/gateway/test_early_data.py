@@ -17,8 +17,8 @@ from headrace import AsyncClient, Config, Trust, dev_certificate
 from headrace.client import connect
 from headrace.exchange import Exchange
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
 from headrace.server import Server
+from headrace_lab.model import Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import origin
 from tests.helpers.udp_relay import UdpRelay, mute_udp

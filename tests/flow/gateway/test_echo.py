@@ -9,8 +9,8 @@ import pytest
 
 from headrace.client import Connection, Trust, connect
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
 from headrace.observe.outcome import Outcome
+from headrace_lab.model import Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import port_of
 from tests.helpers.udp_relay import UdpRelay

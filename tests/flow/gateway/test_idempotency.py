@@ -13,7 +13,7 @@ import pytest
 from headrace.client import Connection
 from headrace.errors import StreamResetError
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers import raw_peer
 from tests.helpers.answers import is_whole
 from tests.helpers.requests import JSON, script

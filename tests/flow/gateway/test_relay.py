@@ -15,7 +15,7 @@ import pytest
 from headrace.client import Connection
 from headrace.errors import StreamResetError
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.answers import expected, frames
 from tests.helpers.requests import JSON, PATH, script
 from tests.helpers.serving import httpx_client, origin

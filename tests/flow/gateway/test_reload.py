@@ -13,7 +13,7 @@ from headrace.client import Connection, Trust, connect
 from headrace.errors import ConfigError, ConnectError
 from headrace.gateway import Gateway
 from headrace.gateway.auth import new_key
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.answers import is_whole
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import config, origin

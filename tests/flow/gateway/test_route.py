@@ -12,7 +12,7 @@ import pytest
 from headrace.client import Connection
 from headrace.gateway import Gateway
 from headrace.gateway.auth import new_key
-from headrace.lab.source import Script, Source
+from headrace_lab.model import Script, Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.client import Connection
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.answers import expected
 from tests.helpers.raw_peer import DATA, HEADERS, frame, post, section
 from tests.helpers.raw_peer import dial as raw_dial

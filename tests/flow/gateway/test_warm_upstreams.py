@@ -10,7 +10,7 @@ import pytest
 
 from headrace.client import Connection
 from headrace.gateway import Gateway
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.waiting import eventually
 

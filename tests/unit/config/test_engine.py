@@ -1,4 +1,4 @@
-"""The virtual-time twin runs with the defaults that are stated in Python."""
+"""The simulator runs with the defaults that are stated in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from headrace.client import connection
 from headrace.config import Config, Listen, engine_json
 
-FILE = Path(__file__).parents[3] / "crates" / "headrace-twin" / "src" / "defaults.json"
+FILE = Path(__file__).parents[3] / "crates" / "headrace-sim" / "src" / "defaults.json"
 
 
 def stated() -> dict[str, Any]:
@@ -23,7 +23,7 @@ def stated() -> dict[str, Any]:
     }
 
 
-def test_the_twin_has_the_defaults_of_the_product() -> None:
+def test_the_simulator_has_the_defaults_of_the_product() -> None:
     """After a change: `python -m tests.unit.config.test_engine` writes the file anew."""
     assert json.loads(FILE.read_text()) == stated()
 

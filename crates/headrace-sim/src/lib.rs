@@ -1,0 +1,60 @@
+//! headrace's transport in virtual time: both ends and the network between them, in one thread, without sockets.
+//!
+//! # The model
+//!
+//! ```text
+//!   Answers (answers.rs): requests, and tokens that are due at fixed times
+//!      │                                        │
+//!   Side: client (side.rs)                   Side: server          quinn-proto, as the product configures it
+//!      │        ┌── Link to the server ──►      │
+//!      └────────┤                               ├── Link (link.rs): delay, loss, order, copies, rate, outage
+//!               └── Link to the client ◄────────┘
+//!   Twin (twin.rs): the clock, a heap of what comes next, the client's address outside (NAT, moves)
+//! ```
+//!
+//! Time is a number that jumps to the next event, so a run of minutes takes milliseconds, a gap of one round trip
+//! is exactly one round trip, and a seed is a run that can be repeated. Computing takes no time at all: what is
+//! counted is what the protocol costs, in round trips, packets and bytes.
+//!
+//! - [`measures`]: first token, stop, lost packets, changes of path, in round trips, beside what physics allows;
+//!   `cargo run --release -p headrace-sim --example round_trips` prints them as a table.
+//! - [`walk`]: a random life of a connection, and what must hold in each;
+//!   `cargo run --release -p headrace-sim --example seeds -- 0 100000` runs many.
+//! - [`journey`]: hours of connections through one random network after the other, and what is held meanwhile;
+//!   `cargo run --release -p headrace-sim --example journeys`.
+//! - [`Setup::set_controller`] takes another congestion controller, [`Twin::set_repeater`] sends datagrams again:
+//!   for experiments.
+//! - [`packets`]: what can be read of datagrams without their keys.
+//!
+//! # What it is not
+//!
+//! - Not the product's I/O: no sockets, no HTTP/3 framing, no relay, no scheduling. The transport's configuration
+//!   is the product's own (`headrace_net::server_transport`, `client_transport`), and so is the detector of
+//!   silence (`headrace_core::recovery::silence`); TLS has a test certificate, and early data when asked for.
+//! - Writes of one instant share packets, as they do when one task writes them all. In the product, they share
+//!   packets when they are written before quinn's task runs.
+//! - Not reproducible to the last bit in two places, because quinn takes no seed there: the keys of TLS (all
+//!   lengths are fixed, so nothing else differs), and the phase in which quinn's BBR probes for bandwidth.
+//! - Times measured here are lower bounds of times measured anywhere else.
+
+mod answer;
+pub mod answers;
+mod chance;
+pub mod journey;
+pub mod link;
+pub mod lossy;
+pub mod measures;
+pub mod packets;
+pub mod setup;
+pub mod side;
+mod twin;
+pub mod walk;
+
+pub use answer::{Answer, Shape};
+pub use answers::Answers;
+pub use chance::Chance;
+pub use headrace_emulator::network::{Loss, Plan, Rate};
+pub use link::{Link, ideal};
+pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};
+pub use side::{Datagram, Frames, Role};
+pub use twin::{Held, Leaving, Repeater, Sent, Twin};

@@ -1,0 +1,248 @@
+"""Writes `docs/measurements.md` from `bench/results/`: `python -m bench.report`. A test fails when they
+differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from bench import report_network as network
+from bench.common import RESULTS
+from bench.report_network import quantiles
+
+PAGE = Path(__file__).parents[2] / "docs" / "measurements.md"
+PEERS = ("caddy", "envoy")
+
+
+def page() -> str:
+    """Of what has been measured."""
+    files = {name: RESULTS / f"{name}.json" for name in SECTIONS}
+    parts = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return INTRODUCTION + "\n".join(f"{SECTIONS[name](part)}\n{about(part)}" for name, part in parts.items())
+
+
+def write() -> str:
+    PAGE.write_text(page())
+    return "docs/measurements.md"
+
+
+INTRODUCTION = """\
+# Measurements
+
+What headrace costs and how fast it is, beside Caddy and Envoy (their PyPI wheels). `make bench` makes it
+again, `make bench-quick` a short form that keeps nothing. Every table ends with the command, the commit
+and the machine it comes from.
+
+How to read them: everything runs on one machine, over loopback, with the model server, the proxy and the load
+sharing its cores, so absolute figures belong to that machine. Only figures of one table compare: proxies take
+turns within a run, each alone. The model server is a script
+([`headrace_lab.model`](../lab/headrace_lab/model/source.py)), because a real model's own pauses would hide what
+is measured here; `make demo` runs a real one. Where a path has a delay, the lab's link
+([`headrace_lab.link`](../lab/headrace_lab/link/link.py)) makes it.
+
+"""
+
+
+def about(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return (
+        f"`{result['command']}` · commit {result['commit']} · {result['date']} · {machine['cpu']}, "
+        f"{machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}\n"
+    )
+
+
+def tokens(result: dict[str, Any]) -> str:
+    inside = result["in_gateway_p99_ms"]
+    return (
+        "## A token's way through the gateway\n\n"
+        f"{result['tokens']} tokens of 100 streams, 50 a second each. *In the gateway*: from the read of an event\n"
+        "until its DATA frame is with the transport, as the `RelayReport` has it. *The whole way*: from the model's\n"
+        "stamp before it writes to the read of the client's socket; in it are the model's Python, two loopback hops\n"
+        "and three processes on two cores.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| the whole way | {quantiles(result['whole_way_ms'])} |\n"
+        f"| in the gateway, p99 of the median stream | | | {inside['median_stream']:.3f} | |\n"
+        f"| in the gateway, p99 of the worst stream | | | {inside['worst_stream']:.3f} | |\n"
+    )
+
+
+def stop(result: dict[str, Any]) -> str:
+    return (
+        "## Stop\n\n"
+        f"{result['stops']} streams stopped at random phases, three in ten during a silent prefill, all on one\n"
+        "connection with eight neighbours. From the client's `stop()` until the model server saw its connection\n"
+        f"closed. Neighbours disturbed: {result['neighbours_disturbed']}; stops not seen: {result['not_seen']}.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| stop to upstream closed | {quantiles(result['ms'])} |\n"
+    )
+
+
+def requests(result: dict[str, Any]) -> str:
+    short, took = result["short_requests"], result["first_token_ms"]
+    notes = {"awake": "", "asleep": ", processors may sleep"}
+    rows = "".join(
+        f"| straight{notes[state]} | {quantiles(of['direct'])} |\n"
+        f"| through the gateway{notes[state]} | {quantiles(of['gateway'])} |\n"
+        f"| added{notes[state]} | {quantiles(of['added'] | {'max': None})} |\n"
+        for state, of in took.items()
+    )
+    return (
+        "## First token and short requests\n\n"
+        "200 requests a second, open loop, by turns straight to the model server (HTTP/1.1, kept alive) and through\n"
+        "the gateway (HTTP/3, warm), timed in the client's Python. *added*: the difference of the two quantiles;\n"
+        "the aim is at most 0.5 at the median and 2 at p99. In half of the turns the processors are kept from\n"
+        "sleeping, as under load or in the lab; the gateway's way has more wake-ups in it than the straight one.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"{rows}\n"
+        f"Short requests: of {short['offered_per_s']:g} offered a second, {short['answered_per_s']:.0f} a second were\n"
+        "answered, by one process with two workers, the model server and the load beside it on two cores; the aim is\n"
+        "2,000.\n\n"
+        "| ms | p50 | p90 | p99 | max |\n|---|---|---|---|---|\n"
+        f"| a whole short request | {quantiles(short['ms'])} |\n"
+    )
+
+
+def memory(result: dict[str, Any]) -> str:
+    stalled = result["stalled_reader"]
+    rows = "".join(
+        f"| {name} | {of['idle_mb']:.1f} | {of['connection_kb']:.0f} | {of['stream_kb']:.1f} |\n"
+        for name in ("headrace", *PEERS)
+        for of in [result[name]]
+    )
+    return (
+        "## Memory\n\n"
+        "Private memory of the proxy's process: idle, for each further connection, and for each stream that has\n"
+        f"begun and waits for its next token ({result['streams']} streams on 20 connections, 100\n"
+        "allowed on each).\n\n"
+        "| | idle, MB | connection, kB | stream, kB |\n|---|---|---|---|\n"
+        f"{rows}\n"
+        f"A reader that stops for {stalled['seconds']:g} s while the model wants to send 50 MB: the gateway grew by\n"
+        f"{stalled['grown_mb']:.1f} MB, the model's send stalled after {stalled['sent_by_the_model_mb']:.1f} MB (the\n"
+        "kernel's socket buffers), and after it read on, "
+        f"{'every byte arrived' if stalled['is_whole'] else 'bytes were missing'}.\n"
+    )
+
+
+def relay_cpu(result: dict[str, Any]) -> str:
+    missed = ", ".join(
+        f"{row['case']} against {name.capitalize()}"
+        for row in result["rows"]
+        for name in PEERS
+        if row["ours_over"][name] > 0.5
+    )
+    versions = ", ".join(f"{name.capitalize()} {result['versions'][name]}" for name in PEERS)
+    return (
+        "## CPU of a relayed token\n\n"
+        f"CPU of the proxy's process in µs for each 190-byte SSE event, one worker each; {versions}. *1x64*: 64\n"
+        "streams on one connection; *64x1*: 64 connections with one stream; so with 256. *aligned*: all tokens at one\n"
+        "moment, as a batch's decode step sends them; *spread*: over the interval of 20 ms. Median of "
+        f"{len(result['rows'][0]['samples']['headrace'])} rounds; the ratios are medians of paired ratios. The\n"
+        "processors are kept from sleeping, as in the lab.\n\n"
+        f"{cpu_rows(result)}\n"
+        f"The aim is half of each peer's; it is missed in\n{missed or 'no case'}. With one stream on a connection each\n"
+        "token has a datagram, a wake-up and half an acknowledgement of its own, so nothing is shared, and the kernel's\n"
+        "part (a `recv`, a `sendmsg` over loopback, in which the client is woken and its half of the network stack\n"
+        "runs, the sleep between) is much the same for all three. The rest is QUIC's own work for a connection that\n"
+        "is cold in the cache, and that of tasks which wake each other. With 256 streams the process sleeps less\n"
+        "between tokens.\n"
+    )
+
+
+def relay_cpu_asleep(result: dict[str, Any]) -> str:
+    return (
+        "### The same where processors may sleep\n\n"
+        "A virtual machine asks its hypervisor to wake a sleeping processor, and part of that counts as CPU of whoever\n"
+        "sends a datagram. This table is not of `make bench`, but of its command alone.\n\n"
+        f"{cpu_rows(result)}"
+    )
+
+
+def cpu_rows(result: dict[str, Any]) -> str:
+    rows = ""
+    for row in result["rows"]:
+        values = " | ".join(f"{row['median'][name]:.1f}" for name in ("headrace", *PEERS))
+        ratios = " | ".join(f"{row['ours_over'][name]:.2f}" for name in PEERS)
+        rows += f"| {row['case']} | {values} | {ratios} |\n"
+    return f"| case | headrace | Caddy | Envoy | of Caddy's | of Envoy's |\n|---|---|---|---|---|---|\n{rows}"
+
+
+def client(result: dict[str, Any]) -> str:
+    names = {
+        "headrace-httpx2": "headrace's transport in httpx2",
+        "headrace": "headrace's own client",
+        "pyqwest": f"pyqwest {result['versions']['pyqwest']}",
+        "niquests": f"niquests {result['versions']['niquests']}",
+        "curl_cffi": f"curl_cffi {result['versions']['curl_cffi']}",
+        "httpx2": f"httpx2 {result['versions']['httpx2']} over HTTP/2",
+    }
+    cases = result["cases"]
+
+    def value(case: str, name: str, field: str, form: str) -> str:
+        found = cases[case][name].get(field)
+        return "" if found is None else format(found, form)
+
+    cpu, burst, notes = "", "", ""
+    for name, title in names.items():
+        for case in cases:
+            for error, count in Counter(cases[case][name]["errors"]).items():
+                notes += f"- {title}, {case}, {count} of {result['rounds']}: {error}\n"
+        figures = [value(case, name, "us", ".1f") for case in ("aligned", "spread")]
+        figures += [value(case, name, "ours_over", ".2f") for case in ("aligned", "spread")]
+        cpu += f"| {title} | {' | '.join(figures)} |\n"
+        fields = ("wall_ms", "first_p50_ms", "first_p99_ms")
+        burst += f"| {title} | {' | '.join(value('burst', name, field, '.0f') for field in fields)} |\n"
+    return (
+        "## Clients in Python\n\n"
+        "Each client in a process of its own, asyncio, raw bytes (no SSE is parsed), from the same gateway; over\n"
+        "HTTP/3 where nothing else is said. CPU: user and system time of the client's process in µs for each\n"
+        "190-byte event the model sent, 64 streams, one event each 20 ms; *aligned* and *spread* as above.\n"
+        f"*Transport's share*: headrace's transport in httpx2 over this one, median of {result['rounds']} paired ratios.\n\n"
+        "| µs | aligned | spread | transport's share, aligned | spread |\n|---|---|---|---|---|\n"
+        f"{cpu}\n"
+        "200 streams at once over a warm client, 20 events each, 5 ms apart, while the gateway allows 100 on one\n"
+        "connection: until all have ended, and until the first byte of each. With one connection it takes at least\n"
+        "two rounds of 100 ms; niquests opens up to ten.\n\n"
+        "| ms | all have ended | first byte, p50 | p99 |\n|---|---|---|---|\n"
+        f"{burst}" + (f"\nRounds that failed, and why:\n\n{notes}" if notes else "")
+    )
+
+
+def soak(result: dict[str, Any]) -> str:
+    rows = "".join(
+        f"| {state['requests']} | {state['private_mb']:.1f} | {state['descriptors']} | {state['objects']} |\n"
+        for state in result["states"]
+    )
+    before, after = result["gateway_mb"]
+    return (
+        "## Whether a client leaks\n\n"
+        "Requests by one transport in httpx2, every twentieth of them stopped; counted after a warm-up of 5,000.\n"
+        f"The gateway's private memory: {before:.1f} MB before, {after:.1f} MB after.\n\n"
+        "| requests | private memory, MB | descriptors | Python objects |\n|---|---|---|---|\n"
+        f"{rows}"
+    )
+
+
+SECTIONS = {
+    "tokens": tokens,
+    "stop": stop,
+    "requests": requests,
+    "memory": memory,
+    "relay_cpu": relay_cpu,
+    "relay_cpu_asleep": relay_cpu_asleep,
+    "client": client,
+    "soak": soak,
+    "fallback": network.fallback,
+    "move": network.move,
+    "move_link": network.move_link,
+    "move_many": network.move_many,
+    "first_token": network.first_token,
+    "replay": network.replay,
+    "echo": network.echo,
+    "overload": network.overload,
+    "drain": network.drain,
+}
+
+if __name__ == "__main__":
+    print(f"-> {write()}")

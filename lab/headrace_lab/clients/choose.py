@@ -1,0 +1,37 @@
+"""Which client speaks a protocol."""
+
+from __future__ import annotations
+
+from headrace.errors import ConfigError
+from headrace_lab.clients.wire import Where, Wire
+
+PROTOCOLS = ("http1", "http2", "http3")
+CLIENTS = ("headrace", "aioquic", "qh3")
+"""Clients for HTTP/3. Over TCP there is one for each protocol."""
+TITLES = {"http1": "HTTP/1.1", "http2": "HTTP/2", "http3": "HTTP/3"}
+
+
+def wire(protocol: str, client: str, where: Where) -> Wire:
+    """A connection that is not begun yet. Raises `ConfigError` when its library is missing."""
+    try:
+        if protocol == "http1":
+            from headrace_lab.clients.http1 import Http1Wire
+
+            return Http1Wire(where)
+        if protocol == "http2":
+            from headrace_lab.clients.http2 import Http2Wire
+
+            return Http2Wire(where)
+        if client == "headrace":
+            from headrace_lab.clients.ours import OursWire
+
+            return OursWire(where)
+        __import__(client)
+    except ImportError as error:
+        raise ConfigError(
+            detail=f"{error.name} is not installed, which {protocol} by {client} needs: "
+            "pip install 'headrace-lab[peers]'"
+        ) from None
+    from headrace_lab.clients.foreign import ForeignWire
+
+    return ForeignWire(where, client)

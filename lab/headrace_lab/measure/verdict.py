@@ -1,0 +1,78 @@
+"""What is wrong with a server, in words, by what a client sees, so it holds for any server.
+
+Each rule says what it saw.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from headrace_lab.measure.measures import Observed, tokens_of
+from headrace_lab.measure.statistics import median
+
+TOGETHER_NS = 1_000_000
+"""Tokens that arrive within a millisecond of each other came together."""
+MOST = 0.3
+"""Share of tokens that may come together."""
+FEWEST = 10
+"""Of fewer tokens nothing can be said."""
+
+
+def verdict(seen: Observed) -> list[str]:
+    """One sentence a fault; empty when none was seen."""
+    found: list[str] = []
+    streams = [s for s in seen.streams() if len(s["tokens"]) >= FEWEST]
+    # A lost packet holds back those behind it, and then they come together: no fault of the server.
+    is_lossy = any(packet.lost for packet in seen.packets)
+    compressed = [s for s in streams if s["encoding"]]
+    if compressed:
+        kind = compressed[0]["encoding"]
+        found.append(
+            f"compresses: content-encoding {kind}; a compressor holds tokens until its window is full"
+        )
+    if buffered := sum(_is_buffered(stream) for stream in streams):
+        if not compressed:
+            found.append(
+                f"buffers: in {buffered} of {len(streams)} answers most tokens came at once, at the end"
+            )
+    elif streams and not is_lossy and (together := median([_together(stream) for stream in streams])) > MOST:
+        period = median([_period_ms(stream) for stream in streams])
+        found.append(
+            f"coalesces: {together:.0%} of the tokens came together with others, about every {period:.0f} ms"
+        )
+    if cut := sum(_ends_too_soon(stream) for stream in seen.streams()):
+        found.append(
+            f"hides a failure: {cut} of {len(seen.streams())} answers ended cleanly, but were not whole"
+        )
+    return found
+
+
+def _is_buffered(stream: dict[str, Any]) -> bool:
+    """Most tokens came in a tenth of the time over which they were due (or, where that is not known, of the
+    time from the request to the end)."""
+    tokens = tokens_of(stream)
+    planned = tokens[-1].due - tokens[0].due if tokens[0].due else stream["end_ns"] - stream["sent_ns"]
+    last = tokens[-1].at
+    return planned > 200e6 and sum(last - token.at < planned / 10 for token in tokens) > 0.8 * len(tokens)
+
+
+def _together(stream: dict[str, Any]) -> float:
+    """The share of tokens that came within a millisecond of the one before, though due well after it."""
+    pairs = list(itertools.pairwise(tokens_of(stream)))
+    apart = [(a, b) for a, b in pairs if not a.due or b.due - a.due > 5 * TOGETHER_NS]
+    return sum(b.at - a.at < TOGETHER_NS for a, b in apart) / (len(apart) or 1)
+
+
+def _period_ms(stream: dict[str, Any]) -> float:
+    """Between two arrivals of tokens that came together."""
+    waits = [
+        (b.at - a.at) / 1e6 for a, b in itertools.pairwise(tokens_of(stream)) if b.at - a.at >= TOGETHER_NS
+    ]
+    return median(waits) if waits else 0.0
+
+
+def _ends_too_soon(stream: dict[str, Any]) -> bool:
+    """A clean end without a word that the answer is whole, and without an error event."""
+    said = stream["done"] or stream["said_error"] or stream["error"]
+    return bool(stream["tokens"]) and not said

@@ -1,0 +1,1 @@
+"""The servers that are compared, and proxies that are wrong on purpose."""

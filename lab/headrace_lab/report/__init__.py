@@ -1,0 +1,1 @@
+"""What is made of results: a page with plots, and comparisons."""

@@ -1,0 +1,1 @@
+"""A scenario being run: each cell from nothing to its measures, and what one sees meanwhile."""

@@ -1,0 +1,270 @@
+"""One cell of a scenario: one server, one protocol, one point, one seed, from nothing to its measures.
+
+Everything is started anew, so that no cell knows of another: the link, the model, the server, the clients.
+Everything ends with it, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError
+from headrace_lab import process
+from headrace_lab.clients.workload import Workload
+from headrace_lab.measure.measures import (
+    Observed,
+    errors,
+    first_tokens,
+    gap_counts,
+    measure,
+    model_lateness,
+    tokens_of,
+)
+from headrace_lab.measure.verdict import verdict
+from headrace_lab.peers import servers
+from headrace_lab.run import path
+from headrace_lab.scenarios.scenario import Scenario
+
+TRIES = 3
+"""Of a run that is void."""
+OURS = ("at_s",)
+"""Of an event, what the link is not told."""
+MARGIN_S = 30.0
+"""Beyond the clients' own limit, after which they are ended."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is run. `again`: the second run of the baseline, for the noise floor."""
+
+    server: str
+    protocol: str
+    client: str = "headrace"
+    point: float | str | None = None
+    seed: int = 1
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """What holds for all cells of a run."""
+
+    on: str = "link"
+    target: str | None = None
+    """A server of somebody's; then none is started, and no model."""
+    target_path: str = "/v1/chat/completions"
+    target_fields: tuple[tuple[str, str], ...] = ()
+    request: dict[str, Any] | None = None
+    """Further members of the body of each request, e.g. the name of a model."""
+    ca: Path | None = None
+    keep_timeline: bool = True
+
+
+Tell = Callable[[int], None]
+
+
+def run_cell(
+    scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
+) -> dict[str, Any]:
+    """The result of a cell, for JSON. `tell`: how many tokens have come so far.
+
+    Raises `ConfigError` when something cannot be started.
+    """
+    fields = scenario.link_at(cell.point)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-lab-")))
+        link = stack.enter_context(path.opened(options.on, fields, cell.seed))
+        if options.target:
+            load = _load(scenario, cell, options.target, options.ca)
+            load = replace(load, script={}, request=options.request or {}, path=options.target_path)
+            load.fields = list(options.target_fields)
+            seen, version = Observed(_clients(link, load, folder, [], tell)[0]), ""
+        else:
+            seen, version = _against_a_server(scenario, cell, link, folder, tell)
+        link_result = link.result()
+        seen.packets = path.packets(link_result, seen.log["t0_ns"])
+    seen.rtt_ms = 2 * float(link_result.get("profile", {}).get("delay_ms", 0.0))
+    seen.interval_ms = scenario.load.interval_ms
+    link_result.pop("log", None)
+    void = "; ".join(link_result.get("void_because", []))
+    result = {**asdict(cell), "version": version, "link": link_result, "rtt_ms": seen.rtt_ms, "void": void}
+    result |= {"model_late_ms": model_lateness(seen), "clients_late_ms": seen.log["loop_late_ms"]}
+    result |= {"measures": measure(seen), "errors": errors(seen.streams()), "verdict": verdict(seen)}
+    result |= {"gaps": gap_counts(seen), "ttft": [round(ms, 2) for ms in first_tokens(seen)]}
+    if options.keep_timeline:
+        result["timeline"] = timeline(seen)
+    return result
+
+
+def run_valid(
+    scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
+) -> dict[str, Any]:
+    """`run_cell`, again while the link calls the run void: the machine was too busy for it, which says
+    nothing. `made_again`: how often. The last of `TRIES` is returned as it is."""
+    made_again = 0
+    while (result := run_cell(scenario, cell, options, tell))["void"] and made_again + 1 < TRIES:
+        made_again += 1
+    return result | {"made_again": made_again}
+
+
+def _against_a_server(
+    scenario: Scenario, cell: Cell, link: path.Path, folder: Path, tell: Tell
+) -> tuple[Observed, str]:
+    record = folder / "record.json"
+    servers.certificate(folder, link.server_address)
+    with _source(link, record, folder) as upstream:
+        site = servers.Site(upstream, folder, link.server_address, link.server_port)
+        plan = servers.SERVERS[cell.server](site)
+        with servers.started(plan, site, link.server.popen) as proxy:
+            load = _load(scenario, cell, link.reached_at(proxy.origin), folder / "ca.pem")
+            events = [event.model_dump() for event in scenario.events]
+            memory = [proxy.memory()]
+
+            def tell_and_look(tokens: int) -> None:
+                tell(tokens)
+                if scenario.load.slow_places:
+                    memory.append(proxy.memory())
+
+            cpu_s = proxy.cpu_s()
+            log, done = _clients(link, load, folder, events, tell_and_look)
+            cpu_s = proxy.cpu_s() - cpu_s
+    seen = Observed(log, json.loads(record.read_text()), events=done, cpu_s=cpu_s)
+    seen.memory_grown = max(memory) - memory[0] if scenario.load.slow_places else None
+    return seen, plan.version
+
+
+def _load(scenario: Scenario, cell: Cell, url: str, ca: Path | None) -> Workload:
+    of = scenario.load
+    script = {"events": of.tokens, "interval_s": of.interval_ms / 1e3, "note_due": True, **of.script}
+    script["note_times"] = of.stop_places > 0
+    own = {"tokens", "interval_ms", "script"}
+    moves = [event.at_s for event in scenario.events if event.do == "migrate"]
+    return Workload(
+        url=url,
+        protocol=cell.protocol,
+        client=cell.client,
+        ca=str(ca) if ca else None,
+        script=script,
+        migrate_at_s=moves,
+        seed=cell.seed,
+        **{name: value for name, value in of.model_dump().items() if name not in own},
+    )
+
+
+@contextlib.contextmanager
+def _source(link: path.Path, record: Path, folder: Path) -> Iterator[str]:
+    """The scripted model beside the server; yields its URL."""
+    command = [sys.executable, "-m", "headrace_lab.model", "--record", str(record)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": None}
+    with process.process(command, folder / "source.log", link.server.popen, **pipes) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        if not line:
+            raise ConfigError(detail="the scripted model did not start")
+        yield json.loads(line)["url"]
+        # It writes its record when its input is closed.
+        running.stdin.close()
+        running.stdin = None
+        running.wait(process.START_TIMEOUT_S)
+
+
+def _clients(
+    link: path.Path, load: Workload, folder: Path, events: list[dict[str, Any]], tell: Tell
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Runs the clients, and does the events when they are due: the clients' log, and what was done when."""
+    spec, out = folder / "workload.json", folder / "log.json"
+    spec.write_text(json.dumps(asdict(load)))
+    command = [sys.executable, "-m", "headrace_lab.clients.workload", str(spec), str(out)]
+    errors_file = folder / "workload.log"
+    pipes = {"stdout": subprocess.PIPE, "stdin": subprocess.PIPE}
+    with errors_file.open("wb") as stderr:
+        with process.process(command, errors_file, link.client.popen, stderr=stderr, **pipes) as running:
+            done = _attend(running, link, load, events, tell)
+        if not out.exists():
+            raise ConfigError(detail=f"the clients failed:\n{errors_file.read_text()[-1500:]}")
+    return json.loads(out.read_text()), done
+
+
+def _attend(
+    running: subprocess.Popen[bytes],
+    link: path.Path,
+    load: Workload,
+    events: list[dict[str, Any]],
+    tell: Tell,
+) -> list[dict[str, Any]]:
+    assert running.stdout is not None
+    waiting = sorted(events, key=lambda event: event["at_s"])
+    done: list[dict[str, Any]] = []
+    t0_ns = 0
+    until = time.monotonic() + load.limit_s + MARGIN_S
+    while True:
+        now = time.monotonic()
+        if now > until:
+            raise ConfigError(detail=f"the clients did not end within {load.limit_s + MARGIN_S:g} s")
+        while t0_ns and waiting and (t0_ns / 1e9 + waiting[0]["at_s"]) <= now:
+            done.append(_do(link, waiting.pop(0)))
+        wait = t0_ns / 1e9 + waiting[0]["at_s"] - now if t0_ns and waiting else 0.5
+        if not select.select([running.stdout], [], [], max(wait, 0.0))[0]:
+            continue
+        line = running.stdout.readline()
+        if not line:
+            return done
+        said = json.loads(line)
+        if "error" in said:
+            raise ConfigError(detail=f"the clients could not begin: {said['error']}")
+        if "ready" in said:
+            _begin(running, link)
+        t0_ns = said.get("t0_ns", t0_ns)
+        tell(said.get("tokens", 0))
+
+
+def _begin(running: subprocess.Popen[bytes], link: path.Path) -> None:
+    """The link counts its packets from here on, so that every protocol loses the same ones of the answers."""
+    link.command({"do": "restart"})
+    assert running.stdin is not None
+    running.stdin.write(b"\n")
+    running.stdin.flush()
+
+
+def _do(link: path.Path, event: dict[str, Any]) -> dict[str, Any]:
+    """Returns the event with the moment at which it took effect."""
+    at_ns = time.monotonic_ns()
+    if event["do"] != "migrate":
+        answer = link.command({name: value for name, value in event.items() if name not in OURS})
+        at_ns = answer.get("at_ns", at_ns)
+    return {**event, "at_ns": at_ns}
+
+
+def timeline(seen: Observed) -> dict[str, Any]:
+    """Of each stream when its tokens were due and came, in ms after the beginning, to a tenth."""
+    t0 = seen.log["t0_ns"]
+
+    def ms(ns: int) -> float:
+        return float(round((ns - t0) / 1e6, 1))
+
+    streams = [
+        {
+            "number": stream["number"],
+            "sent": ms(stream["sent_ns"]),
+            "end": ms(stream["end_ns"]),
+            "error": stream["error"],
+            "stopped": ms(stream["stopped_ns"]) if stream["stopped_ns"] else None,
+            "due": [ms(token.due) if token.due else None for token in tokens_of(stream)],
+            "at": [ms(token.at) for token in tokens_of(stream)],
+        }
+        for stream in seen.log["streams"]
+    ]
+    lost = [[ms(packet.at_ns), "down" if packet.down else "up"] for packet in seen.packets if packet.lost]
+    events = [{**event, "at": ms(event["at_ns"])} for event in seen.events]
+    return {"streams": streams, "lost": lost, "events": events}

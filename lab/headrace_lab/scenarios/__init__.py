@@ -1,0 +1,1 @@
+"""What is asked of a run: the form of a scenario, and the ones that come with the lab."""
