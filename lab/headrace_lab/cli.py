@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace_lab.run.cell import Options
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,6 +21,17 @@ app = typer.Typer(
 
 RESULTS = Path("lab-results")
 Folder = Annotated[Path, typer.Argument(help="Where the results are.")]
+Target = Annotated[
+    str | None, typer.Option(help="URL of any server, measured over this machine's own network, no link.")
+]
+TargetPath = Annotated[str, typer.Option(help="With --target: the path that is asked.")]
+TargetModel = Annotated[str | None, typer.Option(help="With --target: the model that is asked for.")]
+TargetHeader = Annotated[
+    list[str] | None, typer.Option(help="With --target: a further field, e.g. 'authorization: Bearer ...'.")
+]
+TargetCa = Annotated[
+    Path | None, typer.Option(help="With --target: whom to trust (PEM). [nobody is checked]")
+]
 
 
 @app.command("list")
@@ -46,20 +60,11 @@ def run(
     protocol: Annotated[
         list[str] | None, typer.Option(help="Only http1, http2 or http3; may be given more than once.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="URL of any server, measured over this machine's own network, no link.")
-    ] = None,
-    path: Annotated[
-        str, typer.Option(help="With --target: the path that is asked.")
-    ] = "/v1/chat/completions",
-    model: Annotated[str | None, typer.Option(help="With --target: the model that is asked for.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(help="With --target: a further field, e.g. 'authorization: Bearer ...'."),
-    ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="With --target: whom to trust (PEM). [nobody is checked]")
-    ] = None,
+    target: Target = None,
+    path: TargetPath = "/v1/chat/completions",
+    model: TargetModel = None,
+    header: TargetHeader = None,
+    ca: TargetCa = None,
     on: Annotated[
         str,
         typer.Option(help="`link` (needs root), `relay` (HTTP/3 alone), or `loopback`: no delay, no loss."),
@@ -72,28 +77,10 @@ def run(
     from headrace_lab import process
     from headrace_lab.run import run as runs
     from headrace_lab.run import view
-    from headrace_lab.run.cell import Options
-    from headrace_lab.run.path import ON
     from headrace_lab.scenarios import scenario
 
-    if on not in ON:
-        raise ConfigError(detail=f"--on: expected one of {', '.join(ON)}; got {on!r}")
-    if target:
-        on = "loopback"
-    elif on == "link" and os.geteuid() != 0:
-        raise ConfigError(
-            detail="the link is made of network namespaces, which needs root: run it with sudo, "
-            "or with --on relay (HTTP/3 alone) or --on loopback (no delay, no loss)"
-        )
-    request = {"model": model or "", "messages": [{"role": "user", "content": "Write a long story."}]}
-    options = Options(
-        on=on,
-        target=target.rstrip("/") if target else None,
-        target_path=path,
-        target_fields=tuple(_field(text) for text in header or []),
-        request=request if target else None,
-        ca=ca,
-    )
+    on = _where(on, target)
+    options = _options(on, target, path, model, header, ca)
     chosen = [scenario.load(name) for name in scenarios]
     console = Console()
     try:
@@ -108,6 +95,43 @@ def run(
     except KeyboardInterrupt:
         print("stopped; everything that was started has ended", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def _where(on: str, target: str | None) -> str:
+    """On what the scenarios are run. Raises `ConfigError`."""
+    from headrace_lab.run.path import ON
+
+    if on not in ON:
+        raise ConfigError(detail=f"--on: expected one of {', '.join(ON)}; got {on!r}")
+    if target:
+        return "loopback"
+    if on == "link" and os.geteuid() != 0:
+        raise ConfigError(
+            detail="the link is made of network namespaces, which needs root: run it with sudo, "
+            "or with --on relay (HTTP/3 alone) or --on loopback (no delay, no loss)"
+        )
+    return on
+
+
+def _options(
+    on: str,
+    target: str | None,
+    path: str,
+    model: str | None,
+    header: list[str] | None,
+    ca: Path | None,
+) -> Options:
+    from headrace_lab.run.cell import Options
+
+    request = {"model": model or "", "messages": [{"role": "user", "content": "Write a long story."}]}
+    return Options(
+        on=on,
+        target=target.rstrip("/") if target else None,
+        target_path=path,
+        target_fields=tuple(_field(text) for text in header or []),
+        request=request if target else None,
+        ca=ca,
+    )
 
 
 def _run_one(of: Any, plan: Any, options: Any, out: Path, watcher: Any) -> None:
