@@ -76,7 +76,7 @@ def test_no_room_is_too_full() -> None:
 def test_the_lab_goes_with_this_version_of_headrace() -> None:
     """It uses headrace's own modules, so another version of it may not do."""
     manifest = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())
-    assert f"headrace=={headrace.__version__}" in manifest["project"]["dependencies"]
+    assert f"headrace[serve]=={headrace.__version__}" in manifest["project"]["dependencies"]
 
 
 def test_the_product_holds_nothing_of_the_lab() -> None:
