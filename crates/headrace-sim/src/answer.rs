@@ -26,7 +26,7 @@ impl Default for Shape {
     }
 }
 
-/// One answer, as both sides saw it. Times are virtual, since the twin began.
+/// One answer, as both sides saw it. Times are virtual, since the simulation began.
 #[derive(Debug)]
 pub struct Answer {
     pub shape: Shape,

@@ -29,7 +29,7 @@ struct Client {
     waiting: VecDeque<usize>,
 }
 
-/// All answers of a twin, in the order they were asked for.
+/// All answers of a simulation, in the order they were asked for.
 #[derive(Default)]
 pub struct Answers {
     all: Vec<Answer>,
@@ -106,7 +106,7 @@ impl Answers {
     }
 
     /// The client of this connection asks now.
-    pub fn note_question(&mut self, handle: usize) {
+    pub fn note_probe(&mut self, handle: usize) {
         let client = self.clients.get_mut(&handle);
         if let Some(detector) = client.and_then(|client| client.detector.as_mut()) {
             detector.note_probe();
@@ -347,7 +347,7 @@ fn read(connection: &mut Connection, stream: StreamId, mut take: impl FnMut(&[u8
             Err(_) => break,
         }
     }
-    // Credit leaves with whatever is sent next: the twin asks every connection after each event.
+    // Credit leaves with whatever is sent next: the simulation asks every connection after each event.
     let _ = chunks.finalize();
     is_ended
 }

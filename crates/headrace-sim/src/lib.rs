@@ -9,7 +9,7 @@
 //!      │        ┌── Link to the server ──►      │
 //!      └────────┤                               ├── Link (link.rs): delay, loss, order, copies, rate, outage
 //!               └── Link to the client ◄────────┘
-//!   Twin (twin.rs): the clock, a heap of what comes next, the client's address outside (NAT, moves)
+//!   Simulation (simulation.rs): the clock, a heap of what comes next, the client's address outside (NAT, moves)
 //! ```
 //!
 //! Time is a number that jumps to the next event, so a run of minutes takes milliseconds, a gap of one round trip
@@ -18,11 +18,11 @@
 //!
 //! - [`measures`]: first token, stop, lost packets, changes of path, in round trips, beside what physics allows;
 //!   `cargo run --release -p headrace-sim --example round_trips` prints them as a table.
-//! - [`walk`]: a random life of a connection, and what must hold in each;
-//!   `cargo run --release -p headrace-sim --example seeds -- 0 100000` runs many.
-//! - [`journey`]: hours of connections through one random network after the other, and what is held meanwhile;
-//!   `cargo run --release -p headrace-sim --example journeys`.
-//! - [`Setup::set_controller`] takes another congestion controller, [`Twin::set_repeater`] sends datagrams again:
+//! - [`random_connection`]: the random life of one connection, and what must hold in each;
+//!   `cargo run --release -p headrace-sim --example random_connections -- 0 100000` runs many.
+//! - [`soak`]: hours of connections through one random network after the other, and what is held meanwhile;
+//!   `cargo run --release -p headrace-sim --example soak`.
+//! - [`Setup::set_controller`] takes another congestion controller, [`Simulation::set_repeater`] sends datagrams again:
 //!   for experiments.
 //! - [`packets`]: what can be read of datagrams without their keys.
 //!
@@ -40,21 +40,23 @@
 mod answer;
 pub mod answers;
 mod chance;
-pub mod journey;
 pub mod link;
 pub mod lossy;
 pub mod measures;
 pub mod packets;
+mod random_connection;
 pub mod setup;
 pub mod side;
-mod twin;
-pub mod walk;
+mod simulation;
+mod soak;
 
 pub use answer::{Answer, Shape};
 pub use answers::Answers;
 pub use chance::Chance;
 pub use headrace_emulator::network::{Loss, Plan, Rate};
 pub use link::{Link, ideal};
+pub use random_connection::{RandomConnection, random_connection};
 pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};
 pub use side::{Datagram, Frames, Role};
-pub use twin::{Held, Leaving, Repeater, Sent, Twin};
+pub use simulation::{Departure, Held, Repeater, Sent, Simulation};
+pub use soak::{Soak, soak};

@@ -11,7 +11,7 @@ use headrace_net::quic::congestion::Factory;
 use headrace_net::quic::echo::controller;
 
 use crate::measures::EVERY;
-use crate::{Loss, Rate, Role, Setup, Shape, Tls, Twin};
+use crate::{Loss, Rate, Role, Setup, Shape, Simulation, Tls};
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// A gap that a person sees.
@@ -120,7 +120,7 @@ fn percentile(sorted: &[Duration], share: f64) -> Duration {
 }
 
 /// # Errors
-/// When a twin cannot be made.
+/// When a simulation cannot be made.
 pub fn run(scenario: &Scenario, seeds: std::ops::Range<u64>) -> Result<Tally, String> {
     let tls = Tls::new(false, 1)?;
     let mut tally = Tally::default();
@@ -135,16 +135,16 @@ pub fn run(scenario: &Scenario, seeds: std::ops::Range<u64>) -> Result<Tally, St
         if let Some(controller) = &scenario.controller {
             setup.set_controller(controller.clone());
         }
-        let mut twin = Twin::new(setup);
-        let connection = twin.connect()?;
+        let mut sim = Simulation::new(setup);
+        let connection = sim.connect()?;
         for stream in 0..scenario.streams {
             let turn = scenario.every * stream as u32 / scenario.streams as u32;
             let thinks = if scenario.is_spread { turn } else { Duration::ZERO };
             let (tokens, every) = (scenario.tokens, scenario.every);
-            twin.ask(connection, Shape { tokens, every, thinks, ..Shape::default() });
+            sim.ask(connection, Shape { tokens, every, thinks, ..Shape::default() });
         }
-        twin.run_to_end(LIMIT);
-        tally.add(&twin);
+        sim.run_to_end(LIMIT);
+        tally.add(&sim);
     }
     tally.gaps.sort_unstable();
     tally.first.sort_unstable();
@@ -152,15 +152,15 @@ pub fn run(scenario: &Scenario, seeds: std::ops::Range<u64>) -> Result<Tally, St
 }
 
 impl Tally {
-    fn add(&mut self, twin: &Twin) {
-        for answer in twin.answers.all() {
+    fn add(&mut self, sim: &Simulation) {
+        for answer in sim.answers.all() {
             self.broken += u64::from(!answer.is_whole());
             self.first.extend(answer.ttft());
             self.lasted = self.lasted.max(answer.arrived_at.last().copied().unwrap_or_default());
             self.gaps.extend(answer.arrived_at.windows(2).map(|pair| pair[1] - pair[0]));
         }
         let mut arrived: HashMap<&Bytes, bool> = HashMap::new();
-        for sent in twin.log.iter().filter(|sent| sent.from == Role::Server) {
+        for sent in sim.log.iter().filter(|sent| sent.from == Role::Server) {
             let bytes = sent.datagram.bytes.len() as u64;
             let (count, sum) = match sent.is_copy {
                 true => (&mut self.copies, &mut self.copied_bytes),
@@ -174,7 +174,7 @@ impl Tally {
             *arrived.entry(&sent.datagram.bytes).or_default() |= sent.arrives.is_some();
         }
         self.gone += arrived.values().filter(|arrived| !**arrived).count() as u64;
-        let server = twin.connection(Role::Server, 0);
+        let server = sim.connection(Role::Server, 0);
         self.declared += server.map_or(0, |server| server.stats().path.lost_packets);
         let echo = server.and_then(|server| controller::counters(server.congestion_state().clone_box()));
         let echo = echo.map(|counters| counters.counts()).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headrace_net::quic::echo::controller::PACKET_THRESHOLD;
 
-use crate::{CLIENT_ADDRESS, Role, Setup, Shape, Tls, Twin};
+use crate::{CLIENT_ADDRESS, Role, Setup, Shape, Simulation, Tls};
 
 /// Between two tokens of a stream.
 pub const EVERY: Duration = Duration::from_millis(20);
@@ -33,17 +33,17 @@ pub enum Start {
 /// # Errors
 /// When the answer did not come.
 pub fn ttft(round_trip: Duration, start: Start) -> Result<Duration, String> {
-    let mut twin = Twin::new(Setup::new(1, round_trip, &Tls::new(true, 1)?)?);
-    let mut connection = twin.connect()?;
+    let mut sim = Simulation::new(Setup::new(1, round_trip, &Tls::new(true, 1)?)?);
+    let mut connection = sim.connect()?;
     if start != Start::Cold {
-        twin.run_until(SETTLED);
+        sim.run_until(SETTLED);
     }
     if start == Start::Early {
-        connection = twin.connect()?;
+        connection = sim.connect()?;
     }
-    let answer = twin.ask(connection, Shape::default());
-    twin.run_to_end(LIMIT);
-    let answer = twin.answer(answer);
+    let answer = sim.ask(connection, Shape::default());
+    sim.run_to_end(LIMIT);
+    let answer = sim.answer(answer);
     if !answer.is_whole() || answer.was_early != (start == Start::Early) {
         return Err(format!("{start:?} at {round_trip:?}: {answer:?}"));
     }
@@ -54,16 +54,21 @@ pub fn ttft(round_trip: Duration, start: Start) -> Result<Duration, String> {
 /// each has a packet of its own; otherwise all are due at once and share packets.
 ///
 /// # Errors
-/// When the twin cannot be made.
-pub fn flowing(setup: Setup, streams: usize, tokens: usize, spread: bool) -> Result<(Twin, usize), String> {
-    let mut twin = Twin::new(setup);
-    let connection = twin.connect()?;
-    twin.run_until(SETTLED);
+/// When the simulation cannot be made.
+pub fn flowing(
+    setup: Setup,
+    streams: usize,
+    tokens: usize,
+    spread: bool,
+) -> Result<(Simulation, usize), String> {
+    let mut sim = Simulation::new(setup);
+    let connection = sim.connect()?;
+    sim.run_until(SETTLED);
     for stream in 0..streams {
         let turn = if spread { EVERY * stream as u32 / streams as u32 } else { Duration::ZERO };
-        twin.ask(connection, Shape { tokens, thinks: turn, ..Shape::default() });
+        sim.ask(connection, Shape { tokens, thinks: turn, ..Shape::default() });
     }
-    Ok((twin, connection))
+    Ok((sim, connection))
 }
 
 /// From the client's stop to the server that knows.
@@ -71,13 +76,13 @@ pub fn flowing(setup: Setup, streams: usize, tokens: usize, spread: bool) -> Res
 /// # Errors
 /// When it never knew.
 pub fn stop(round_trip: Duration) -> Result<Duration, String> {
-    let (mut twin, _) = flowing(Setup::new(1, round_trip, &Tls::new(false, 1)?)?, 1, 500, true)?;
+    let (mut sim, _) = flowing(Setup::new(1, round_trip, &Tls::new(false, 1)?)?, 1, 500, true)?;
     // In between two tokens.
-    twin.run_for(round_trip + EVERY * 50 + EVERY / 3);
-    let at = twin.now();
-    twin.stop(0);
-    twin.run_for(round_trip * 4);
-    twin.answer(0).stopped_at.map(|stopped| stopped - at).ok_or_else(|| "it was never heard".to_owned())
+    sim.run_for(round_trip + EVERY * 50 + EVERY / 3);
+    let at = sim.now();
+    sim.stop(0);
+    sim.run_for(round_trip * 4);
+    sim.answer(0).stopped_at.map(|stopped| stopped - at).ok_or_else(|| "it was never heard".to_owned())
 }
 
 /// What one lost packet did.
@@ -107,18 +112,18 @@ pub fn each_lost(
     let tokens = positions as usize / packets + 60;
     let mut all = Vec::new();
     for position in 0..positions {
-        let (mut twin, _) = flowing(Setup::new(1, round_trip, &tls)?, streams, tokens, spread)?;
+        let (mut sim, _) = flowing(Setup::new(1, round_trip, &tls)?, streams, tokens, spread)?;
         // The first tokens measure the path.
-        twin.run_for(round_trip * 2 + EVERY * 10);
-        let index = twin.link(Role::Server).index() + position;
-        twin.link_mut(Role::Server).drop_packet(index);
-        if !twin.run_to_end(LIMIT) {
+        sim.run_for(round_trip * 2 + EVERY * 10);
+        let index = sim.link(Role::Server).index() + position;
+        sim.link_mut(Role::Server).drop_packet(index);
+        if !sim.run_to_end(LIMIT) {
             return Err(format!("packet {index} lost: not every answer ended"));
         }
         let late: Vec<Duration> = (0..streams)
-            .map(|stream| twin.answer(stream).lateness(round_trip / 2).into_iter().max().unwrap_or_default())
+            .map(|stream| sim.answer(stream).lateness(round_trip / 2).into_iter().max().unwrap_or_default())
             .collect();
-        if let Some(broken) = twin.answers.all().iter().find(|answer| !answer.is_whole()) {
+        if let Some(broken) = sim.answers.all().iter().find(|answer| !answer.is_whole()) {
             return Err(format!("packet {index} lost: {broken:?}"));
         }
         let streams = late.iter().filter(|late| !late.is_zero()).count();
@@ -178,35 +183,35 @@ pub struct Gap {
 /// When an answer was not whole.
 pub fn change(mut setup: Setup, new: Duration, change: Change, stream: usize) -> Result<Gap, String> {
     setup.keeps_log = true;
-    let (mut twin, _) = flowing(setup, 4, 400, true)?;
-    twin.run_for(SETTLED / 2);
-    let due = twin.answer(stream).due_at(250).ok_or("not heard")?;
-    twin.run_until(due - new / 2);
-    let at = twin.now();
-    twin.set_round_trip(new);
+    let (mut sim, _) = flowing(setup, 4, 400, true)?;
+    sim.run_for(SETTLED / 2);
+    let due = sim.answer(stream).due_at(250).ok_or("not heard")?;
+    sim.run_until(due - new / 2);
+    let at = sim.now();
+    sim.set_round_trip(new);
     match change {
-        Change::Known => twin.move_client(elsewhere(false), true),
-        Change::KnownGone => twin.move_client(elsewhere(false), false),
-        Change::SilentPort => twin.rebind_nat(elsewhere(true)),
-        Change::SilentAddress => twin.rebind_nat(elsewhere(false)),
+        Change::Known => sim.move_client(elsewhere(false), true),
+        Change::KnownGone => sim.move_client(elsewhere(false), false),
+        Change::SilentPort => sim.rebind_nat(elsewhere(true)),
+        Change::SilentAddress => sim.rebind_nat(elsewhere(false)),
     }
-    twin.run_to_end(LIMIT);
-    if let Some(broken) = twin.answers.all().iter().find(|answer| !answer.is_whole()) {
+    sim.run_to_end(LIMIT);
+    if let Some(broken) = sim.answers.all().iter().find(|answer| !answer.is_whole()) {
         return Err(format!("{change:?}: {:?}", broken.wrong));
     }
     let on_new =
-        |role| twin.log.iter().filter(move |sent| sent.from == role && sent.client_address != CLIENT_ADDRESS);
+        |role| sim.log.iter().filter(move |sent| sent.from == role && sent.client_address != CLIENT_ADDRESS);
     let acted = on_new(Role::Client).map(|sent| sent.at).min().ok_or("nothing was sent")?;
     let with_tokens = on_new(Role::Server).filter(|sent| sent.datagram.frames.stream > 0);
     let datagram = with_tokens.filter_map(|sent| sent.arrives).min().ok_or("nothing came")?;
-    let arrivals = || twin.answers.all().iter().flat_map(|answer| answer.arrived_at.iter().copied());
+    let arrivals = || sim.answers.all().iter().flat_map(|answer| answer.arrived_at.iter().copied());
     let before = arrivals().filter(|arrived| *arrived <= at).max().ok_or("nothing came before")?;
     let token = arrivals().filter(|arrived| *arrived >= acted + new).min().ok_or("nothing came after")?;
     let late = |answer: &crate::Answer| {
         let late = answer.lateness(new / 2).into_iter().zip(answer.arrived_at.clone());
         late.filter(|(late, arrived)| !late.is_zero() && *arrived > acted).map(|(_, arrived)| arrived).max()
     };
-    let repaired = twin.answers.all().iter().filter_map(late).max().unwrap_or(acted);
+    let repaired = sim.answers.all().iter().filter_map(late).max().unwrap_or(acted);
     Ok(Gap {
         found: acted - before,
         datagram: datagram - acted,
@@ -223,11 +228,11 @@ pub fn first_flight_lost(round_trip: Duration, of: Role, datagrams: u64) -> Resu
     let mut setup = Setup::new(1, round_trip, &Tls::new(false, 1)?)?;
     let path = if of == Role::Client { &mut setup.to_server } else { &mut setup.to_client };
     path.drops = (0..datagrams).collect();
-    let mut twin = Twin::new(setup);
-    let connection = twin.connect()?;
-    let answer = twin.ask(connection, Shape::default());
-    twin.run_to_end(LIMIT);
-    twin.answer(answer).ttft().ok_or_else(|| "no token".to_owned())
+    let mut sim = Simulation::new(setup);
+    let connection = sim.connect()?;
+    let answer = sim.ask(connection, Shape::default());
+    sim.run_to_end(LIMIT);
+    sim.answer(answer).ttft().ok_or_else(|| "no token".to_owned())
 }
 
 /// From the end of an outage in the middle of an answer to its next token.
@@ -235,12 +240,12 @@ pub fn first_flight_lost(round_trip: Duration, of: Role, datagrams: u64) -> Resu
 /// # Errors
 /// When the answer was not whole.
 pub fn outage(round_trip: Duration, lasts: Duration) -> Result<Duration, String> {
-    let (mut twin, _) = flowing(Setup::new(1, round_trip, &Tls::new(false, 1)?)?, 1, 500, true)?;
-    twin.run_for(SETTLED / 2);
-    twin.begin_outage(lasts);
-    let ends = twin.now() + lasts;
-    twin.run_to_end(LIMIT);
-    let answer = twin.answer(0);
+    let (mut sim, _) = flowing(Setup::new(1, round_trip, &Tls::new(false, 1)?)?, 1, 500, true)?;
+    sim.run_for(SETTLED / 2);
+    sim.begin_outage(lasts);
+    let ends = sim.now() + lasts;
+    sim.run_to_end(LIMIT);
+    let answer = sim.answer(0);
     let next = answer.arrived_at.iter().find(|arrived| **arrived >= ends);
     match next {
         Some(next) if answer.is_whole() => Ok(*next - ends),

@@ -1,4 +1,4 @@
-//! What a twin is made of: the product's transport, a test certificate, paths, a seed.
+//! What a simulation is made of: the product's transport, a test certificate, paths, a seed.
 //!
 //! In: a seed. Out: both endpoints. Everything that quinn draws comes from the seed: connection IDs, packet
 //! numbers that are skipped, path challenges. Two things do not, because neither can be given a seed: the keys
@@ -62,7 +62,7 @@ pub(crate) fn product_echo() -> Result<Option<Echo>, String> {
 }
 
 /// TLS of both sides. Clones share the client's tickets and the server's memory of them: give the same to two
-/// twins, or connect twice, to resume.
+/// simulations, or connect twice, to resume.
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<QuicClientConfig>,
@@ -107,11 +107,11 @@ pub struct Setup {
     pub asks_retry: bool,
     /// With how many bytes the client asks when a live stream falls silent (`headrace_core::recovery::silence`); `None`: it
     /// does not. The product: an empty frame of a reserved type.
-    pub question_bytes: Option<usize>,
+    pub probe_bytes: Option<usize>,
     /// How many bytes the client sends at once when it moves, beside a PING. The product: four frames of a reserved
     /// type.
     pub move_bytes: usize,
-    /// Whether every datagram is kept in [`crate::Twin::log`].
+    /// Whether every datagram is kept in [`crate::Simulation::log`].
     pub keeps_log: bool,
 }
 
@@ -141,7 +141,7 @@ impl Setup {
             echo: None,
             controller: factory(defaults.server.congestion),
             asks_retry: false,
-            question_bytes: Some(2),
+            probe_bytes: Some(2),
             move_bytes: 4 * 1153,
             keeps_log: false,
         })
@@ -169,7 +169,7 @@ impl Setup {
         let ids = Mutex::new(Cids(Chance::new(chance.next_u64())));
         let next = move || ids.lock().unwrap_or_else(PoisonError::into_inner).generate_cid();
         connect.initial_dst_cid_provider(Arc::new(next)).transport_config(Arc::new(self.client_transport));
-        let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(b"twin");
+        let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(b"simulation");
         let mut accept = ServerConfig::new(self.tls.server.clone(), Arc::new(token_key));
         accept.transport_config(Arc::new(self.server_transport)).migration(true);
         let client = Side::new(endpoint(&mut chance, None), client_desk);
@@ -180,7 +180,7 @@ impl Setup {
 }
 
 fn endpoint(chance: &mut Chance, server: Option<ServerConfig>) -> Endpoint {
-    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, b"twin")));
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, b"simulation")));
     let ids = Chance::new(chance.next_u64());
     config.rng_seed(Some(chance.bytes())).cid_generator(move || Box::new(Cids(ids.clone())));
     // Sockets of the product forbid fragments, so the path's MTU is probed.

@@ -95,7 +95,7 @@ impl Side {
     /// # Errors
     /// What quinn says about the configuration.
     pub fn connect(&mut self, now: Instant, config: ClientConfig, to: SocketAddr) -> Result<usize, String> {
-        let connected = self.endpoint.connect(now, config, to, "twin");
+        let connected = self.endpoint.connect(now, config, to, "peer");
         let (handle, connection) = connected.map_err(|error| error.to_string())?;
         self.connections.insert(handle.0, connection);
         Ok(handle.0)

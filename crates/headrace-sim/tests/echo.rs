@@ -8,7 +8,7 @@ use headrace_net::config::Congestion;
 use headrace_net::quic::congestion::factory;
 use headrace_sim::lossy::{Scenario, Tally, product_echo, run};
 use headrace_sim::measures::elsewhere;
-use headrace_sim::{Loss, Role, Sent, Setup, Shape, Tls, Twin};
+use headrace_sim::{Loss, Role, Sent, Setup, Shape, Simulation, Tls};
 
 const TRIP: Duration = Duration::from_millis(60);
 const MS: Duration = Duration::from_millis(1);
@@ -93,15 +93,15 @@ fn the_last_token_before_a_pause_does_not_wait_for_a_probe_timeout() {
     for (echo, at_least, at_most) in [(product_echo().ok(), MS, MS * 5), (None, TRIP, MS * 1000)] {
         let mut setup = setup(1);
         setup.echo = echo;
-        let mut twin = Twin::new(setup);
-        let connection = twin.connect().unwrap();
-        let answer = twin.ask(connection, Shape { tokens: 40, ..Shape::default() });
-        twin.run_while(Duration::from_secs(5), |twin| twin.answer(answer).due_at(39).is_none());
-        twin.run_until(twin.answer(answer).due_at(39).unwrap() - MS);
-        let index = twin.link(Role::Server).index();
-        twin.link_mut(Role::Server).drop_packet(index);
-        assert!(twin.run_to_end(Duration::from_secs(60)) && twin.answer(answer).is_whole());
-        let late = twin.answer(answer).lateness(TRIP / 2)[39];
+        let mut sim = Simulation::new(setup);
+        let connection = sim.connect().unwrap();
+        let answer = sim.ask(connection, Shape { tokens: 40, ..Shape::default() });
+        sim.run_while(Duration::from_secs(5), |sim| sim.answer(answer).due_at(39).is_none());
+        sim.run_until(sim.answer(answer).due_at(39).unwrap() - MS);
+        let index = sim.link(Role::Server).index();
+        sim.link_mut(Role::Server).drop_packet(index);
+        assert!(sim.run_to_end(Duration::from_secs(60)) && sim.answer(answer).is_whole());
+        let late = sim.answer(answer).lateness(TRIP / 2)[39];
         assert!((at_least..=at_most).contains(&late), "{late:?}");
     }
 }
@@ -120,11 +120,11 @@ fn an_address_that_is_not_validated_gets_no_more_than_three_times_what_it_sent()
         setup.tls = Tls::new(false, certificates).unwrap();
         // All that the client sends is its first datagram.
         setup.to_server.drops = (1..1000).collect();
-        let mut twin = Twin::new(setup);
-        let connection = twin.connect().unwrap();
-        twin.ask(connection, Shape::default());
-        twin.run_until(Duration::from_secs(5));
-        let sent = twin.log.iter().filter(|sent| sent.from == Role::Server);
+        let mut sim = Simulation::new(setup);
+        let connection = sim.connect().unwrap();
+        sim.ask(connection, Shape::default());
+        sim.run_until(Duration::from_secs(5));
+        let sent = sim.log.iter().filter(|sent| sent.from == Role::Server);
         let bytes: usize = sent.map(|sent| sent.datagram.bytes.len()).sum();
         assert!((2400..=3600).contains(&bytes), "{bytes}");
     }
@@ -133,14 +133,14 @@ fn an_address_that_is_not_validated_gets_no_more_than_three_times_what_it_sent()
 /// RFC 9000 §9.3.1. The answer to the server's challenge comes a round trip and a half after the move.
 #[test]
 fn an_address_that_is_new_gets_copies_once_it_is_validated() {
-    let mut twin = Twin::new(setup(1));
-    let connection = twin.connect().unwrap();
-    twin.ask(connection, Shape { tokens: 200, ..Shape::default() });
-    twin.run_until(Duration::from_secs(1));
-    let moved = twin.now();
-    twin.move_client(elsewhere(false), false);
-    assert!(twin.run_to_end(Duration::from_secs(60)) && twin.answer(0).is_whole());
+    let mut sim = Simulation::new(setup(1));
+    let connection = sim.connect().unwrap();
+    sim.ask(connection, Shape { tokens: 200, ..Shape::default() });
+    sim.run_until(Duration::from_secs(1));
+    let moved = sim.now();
+    sim.move_client(elsewhere(false), false);
+    assert!(sim.run_to_end(Duration::from_secs(60)) && sim.answer(0).is_whole());
     let there = |sent: &&Sent| sent.from == Role::Server && sent.client_address == elsewhere(false);
-    let copies: Vec<_> = twin.log.iter().filter(there).filter(|sent| sent.is_copy).collect();
+    let copies: Vec<_> = sim.log.iter().filter(there).filter(|sent| sent.is_copy).collect();
     assert!(copies.len() > 50 && copies[0].at >= moved + TRIP * 3 / 2, "{:?}", copies[0].at - moved);
 }

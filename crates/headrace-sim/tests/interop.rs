@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_sim::measures::{elsewhere, flowing};
 use headrace_sim::packets::{Kind, initial_number, packets};
-use headrace_sim::{CLIENT_ADDRESS, Role, Sent, Setup, Shape, Tls, Twin};
+use headrace_sim::{CLIENT_ADDRESS, Role, Sent, Setup, Shape, Simulation, Tls};
 
 const TRIP: Duration = Duration::from_millis(30);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -60,23 +60,23 @@ fn rebind_addr() {
 }
 
 fn rebind(outside: impl Fn(u16) -> SocketAddr) {
-    let (mut twin, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 3, 1_000, true).unwrap();
-    twin.run_for(Duration::from_secs(1));
+    let (mut sim, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 3, 1_000, true).unwrap();
+    sim.run_for(Duration::from_secs(1));
     for turn in 1..5 {
-        twin.rebind_nat(outside(turn));
-        twin.run_for(Duration::from_secs(5));
+        sim.rebind_nat(outside(turn));
+        sim.run_for(Duration::from_secs(5));
     }
-    assert!(twin.run_to_end(LIMIT));
-    assert!(twin.answers.all().iter().all(|answer| answer.is_whole()));
+    assert!(sim.run_to_end(LIMIT));
+    assert!(sim.answers.all().iter().all(|answer| answer.is_whole()));
     for turn in 1..5 {
         let is_first = |sent: &&Sent| sent.from == Role::Server && sent.client_address == outside(turn);
-        let first = twin.log.iter().find(is_first).expect("the new address is used");
+        let first = sim.log.iter().find(is_first).expect("the new address is used");
         assert!(
             first.datagram.frames.path_challenge > 0,
             "the first datagram on a new path asks whose it is"
         );
     }
-    let stats = twin.connection(Role::Client, 0).unwrap().stats();
+    let stats = sim.connection(Role::Client, 0).unwrap().stats();
     assert!(stats.frame_rx.path_challenge >= 4);
     assert_eq!(stats.frame_rx.path_challenge, stats.frame_tx.path_response, "every challenge is answered");
 }
@@ -84,14 +84,14 @@ fn rebind(outside: impl Fn(u16) -> SocketAddr) {
 /// The client moves by itself: nobody on both paths can tell by connection IDs that it is the same client.
 #[test]
 fn connectionmigration() {
-    let (mut twin, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 3, 200, true).unwrap();
-    twin.run_for(Duration::from_secs(1));
-    twin.move_client(elsewhere(false), true);
-    assert!(twin.run_to_end(LIMIT));
-    assert!(twin.answers.all().iter().all(|answer| answer.is_whole()));
+    let (mut sim, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 3, 200, true).unwrap();
+    sim.run_for(Duration::from_secs(1));
+    sim.move_client(elsewhere(false), true);
+    assert!(sim.run_to_end(LIMIT));
+    assert!(sim.answers.all().iter().all(|answer| answer.is_whole()));
     for from in [Role::Client, Role::Server] {
         let ids = |address: SocketAddr| -> Vec<Vec<u8>> {
-            let sent = twin.log.iter().filter(|sent| sent.from == from && sent.client_address == address);
+            let sent = sim.log.iter().filter(|sent| sent.from == from && sent.client_address == address);
             sent.flat_map(|sent| packets(&sent.datagram.bytes))
                 .map(|packet| packet.destination.to_vec())
                 .collect()
@@ -104,34 +104,34 @@ fn connectionmigration() {
 /// Forty requests with early data: most of what the client says, it says before the handshake.
 #[test]
 fn zerortt() {
-    let mut twin = Twin::new(setup(&Tls::new(true, 1).unwrap()));
-    twin.connect().unwrap();
-    twin.run_for(Duration::from_secs(5));
-    twin.log.clear();
-    let connection = twin.connect().unwrap();
+    let mut sim = Simulation::new(setup(&Tls::new(true, 1).unwrap()));
+    sim.connect().unwrap();
+    sim.run_for(Duration::from_secs(5));
+    sim.log.clear();
+    let connection = sim.connect().unwrap();
     for _ in 0..40 {
-        twin.ask(connection, Shape { tokens: 1, ..Shape::default() });
+        sim.ask(connection, Shape { tokens: 1, ..Shape::default() });
     }
-    assert!(twin.run_to_end(LIMIT));
-    assert!(twin.connection(Role::Client, connection).unwrap().accepted_0rtt());
-    assert!(twin.answers.all().iter().all(|answer| answer.is_whole() && answer.was_early));
-    let early = bytes_of(&twin.log, Role::Client, Kind::ZeroRtt);
-    let late = bytes_of(&twin.log, Role::Client, Kind::Short);
+    assert!(sim.run_to_end(LIMIT));
+    assert!(sim.connection(Role::Client, connection).unwrap().accepted_0rtt());
+    assert!(sim.answers.all().iter().all(|answer| answer.is_whole() && answer.was_early));
+    let early = bytes_of(&sim.log, Role::Client, Kind::ZeroRtt);
+    let late = bytes_of(&sim.log, Role::Client, Kind::Short);
     assert!(early > 40 * 300 && early > late, "{early} bytes early, {late} late");
 }
 
 /// Who comes again is not shown the certificate again.
 #[test]
 fn resumption() {
-    let mut twin = Twin::new(setup(&Tls::new(true, 9).unwrap()));
+    let mut sim = Simulation::new(setup(&Tls::new(true, 9).unwrap()));
     let mut shown = Vec::new();
     for _ in 0..2 {
-        twin.log.clear();
-        let connection = twin.connect().unwrap();
-        let answer = twin.ask(connection, Shape::default());
-        twin.run_for(Duration::from_secs(5));
-        assert!(twin.answer(answer).is_whole());
-        shown.push(bytes_of(&twin.log, Role::Server, Kind::Handshake));
+        sim.log.clear();
+        let connection = sim.connect().unwrap();
+        let answer = sim.ask(connection, Shape::default());
+        sim.run_for(Duration::from_secs(5));
+        assert!(sim.answer(answer).is_whole());
+        shown.push(bytes_of(&sim.log, Role::Server, Kind::Handshake));
     }
     assert!(shown[0] > 3_000 && shown[1] < 500, "{shown:?}");
 }
@@ -142,13 +142,13 @@ fn retry() {
     let tls = Tls::new(false, 1).unwrap();
     let mut setup = setup(&tls);
     setup.asks_retry = true;
-    let mut twin = Twin::new(setup);
-    let connection = twin.connect().unwrap();
-    let answer = twin.ask(connection, Shape::default());
-    assert!(twin.run_to_end(LIMIT));
-    assert_eq!(twin.answer(answer).ttft(), Some(TRIP * 3));
+    let mut sim = Simulation::new(setup);
+    let connection = sim.connect().unwrap();
+    let answer = sim.ask(connection, Shape::default());
+    assert!(sim.run_to_end(LIMIT));
+    assert_eq!(sim.answer(answer).ttft(), Some(TRIP * 3));
     let of = |from, kind| {
-        let sent = twin.log.iter().filter(move |sent| sent.from == from);
+        let sent = sim.log.iter().filter(move |sent| sent.from == from);
         sent.flat_map(|sent| packets(&sent.datagram.bytes)).filter(move |packet| packet.kind == kind)
     };
     assert_eq!(of(Role::Server, Kind::Retry).count(), 1);
@@ -179,37 +179,36 @@ fn amplificationlimit_when_a_little_is_left_of_it() {
 fn over_the_limit(certificates: usize) -> i64 {
     let mut setup = setup(&Tls::new(false, certificates).unwrap());
     setup.to_server.drops = (1..7).collect();
-    let mut twin = Twin::new(setup);
-    let connection = twin.connect().unwrap();
-    let answer = twin.ask(connection, Shape::default());
-    assert!(twin.run_to_end(LIMIT));
-    assert!(twin.answer(answer).is_whole());
+    let mut sim = Simulation::new(setup);
+    let connection = sim.connect().unwrap();
+    let answer = sim.ask(connection, Shape::default());
+    assert!(sim.run_to_end(LIMIT));
+    assert!(sim.answer(answer).is_whole());
     // A Handshake packet that arrives is the proof (RFC 9000 §8.1).
-    let proof = twin.log.iter().filter(|sent| sent.from == Role::Client && sent.arrives.is_some());
+    let proof = sim.log.iter().filter(|sent| sent.from == Role::Client && sent.arrives.is_some());
     let proof = proof
         .filter(|sent| packets(&sent.datagram.bytes).iter().any(|packet| packet.kind == Kind::Handshake))
         .filter_map(|sent| sent.arrives)
         .min();
     let before = proof.unwrap() - Duration::from_nanos(1);
-    let held = twin.log.iter().filter(|sent| sent.from == Role::Server && sent.at <= before).count();
+    let held = sim.log.iter().filter(|sent| sent.from == Role::Server && sent.at <= before).count();
     assert!(held >= 3, "the limit was reached: {held} datagrams");
-    over_three_times(&twin.log, CLIENT_ADDRESS, before)
+    over_three_times(&sim.log, CLIENT_ADDRESS, before)
 }
 
 /// The same for an address that a client seems to have moved to. quinn goes over by two datagrams: one is sent
 /// whole when any of the allowance is left, and an MTU probe is sent without asking.
 #[test]
 fn amplificationlimit_of_a_new_address() {
-    let (mut twin, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 16, 200, true).unwrap();
-    twin.run_for(Duration::from_secs(1));
+    let (mut sim, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 16, 200, true).unwrap();
+    sim.run_for(Duration::from_secs(1));
     // Whoever is there gets what the server sends, and never answers.
-    twin.rebind_nat(elsewhere(false));
-    twin.run_for(Duration::from_millis(200));
+    sim.rebind_nat(elsewhere(false));
+    sim.run_for(Duration::from_millis(200));
     let address = elsewhere(false);
-    let validated =
-        twin.log.iter().filter(|sent| sent.from == Role::Client && sent.client_address == address);
+    let validated = sim.log.iter().filter(|sent| sent.from == Role::Client && sent.client_address == address);
     let validated = validated.filter(|sent| sent.datagram.frames.path_response > 0);
     let until = validated.filter_map(|sent| sent.arrives).min().unwrap() - Duration::from_nanos(1);
-    let over = over_three_times(&twin.log, address, until);
+    let over = over_three_times(&sim.log, address, until);
     assert!((1..=1_200 + 1_452).contains(&over), "{over} bytes over three times");
 }

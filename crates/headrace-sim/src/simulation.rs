@@ -1,7 +1,7 @@
 //! Both sides, the path between them, and the clock.
 //!
 //! In: what tests do between two times. Out: the answers' records, and a log of every datagram. Nothing runs
-//! by itself: [`Twin::run_until`] takes the next event (an arrival, a timer, a token that is due), moves the
+//! by itself: [`Simulation::run_until`] takes the next event (an arrival, a timer, a token that is due), moves the
 //! clock to it, and lets both sides act until they are quiet.
 
 use std::cmp::Reverse;
@@ -11,17 +11,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::recovery::echo::queue::Queue;
-use quinn_proto::{ClientConfig, Connection, ConnectionStats};
+use quinn_proto::{ClientConfig, Connection, ConnectionStats, Dir};
 
 use crate::answer::{Answer, Shape};
 use crate::answers::Answers;
 use crate::link::{Link, ideal};
 use crate::setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup};
 use crate::side::{Datagram, Role, Side};
-
-mod held;
-
-pub use held::Held;
 
 /// No scenario needs so many events at one instant; a loop does.
 const MOST_ROUNDS: usize = 10_000;
@@ -44,13 +40,45 @@ pub struct Sent {
 
 /// What a repeater sees of a datagram that leaves. It returns what is sent beside it, each after a time: the same
 /// again, as a rule; a receiver drops what it has already (RFC 9000 §12.3).
-pub struct Leaving<'a> {
+pub struct Departure<'a> {
     pub at: Duration,
     pub datagram: &'a Datagram,
     pub stats: Option<ConnectionStats>,
 }
 
-pub type Repeater = Box<dyn FnMut(&Leaving<'_>) -> Vec<(Duration, Datagram)>>;
+pub type Repeater = Box<dyn FnMut(&Departure<'_>) -> Vec<(Duration, Datagram)>>;
+
+/// What a simulation holds at one moment, to see that it stays within bounds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Both sides' connections.
+    pub connections: usize,
+    /// Streams that send or are open, both sides', control streams among them.
+    pub streams: usize,
+    /// Copies that wait for their time.
+    pub copies: usize,
+    /// Networks that the server's echo remembers.
+    pub networks: usize,
+    /// Addresses of handshakes that the server's echo counts.
+    pub addresses: usize,
+    /// Datagrams on their way, and tokens that are due.
+    pub events: usize,
+}
+
+impl Held {
+    /// The most of each.
+    #[must_use]
+    pub fn max(&self, other: &Self) -> Self {
+        Self {
+            connections: self.connections.max(other.connections),
+            streams: self.streams.max(other.streams),
+            copies: self.copies.max(other.copies),
+            networks: self.networks.max(other.networks),
+            addresses: self.addresses.max(other.addresses),
+            events: self.events.max(other.events),
+        }
+    }
+}
 
 enum What {
     Arrives { at: Role, from: SocketAddr, to: SocketAddr, datagram: Datagram },
@@ -58,14 +86,14 @@ enum What {
     Due { answer: usize },
 }
 
-pub struct Twin {
+pub struct Simulation {
     client: Side,
     server: Side,
     pub answers: Answers,
     /// Kept when [`Setup::keeps_log`] says so.
     pub log: Vec<Sent>,
     connect: ClientConfig,
-    question_bytes: Option<usize>,
+    probe_bytes: Option<usize>,
     move_bytes: usize,
     keeps_log: bool,
     to_server: Link,
@@ -82,12 +110,11 @@ pub struct Twin {
     sequence: u64,
 }
 
-impl Twin {
+impl Simulation {
     pub fn new(setup: Setup) -> Self {
         let to_server = Link::new(Role::Client, setup.to_server.clone(), setup.seed);
         let to_client = Link::new(Role::Server, setup.to_client.clone(), setup.seed);
-        let (question_bytes, move_bytes, keeps_log) =
-            (setup.question_bytes, setup.move_bytes, setup.keeps_log);
+        let (probe_bytes, move_bytes, keeps_log) = (setup.probe_bytes, setup.move_bytes, setup.keeps_log);
         let (client, server, connect) = setup.build();
         Self {
             client,
@@ -105,7 +132,7 @@ impl Twin {
             events: BTreeMap::new(),
             sequence: 0,
             connect,
-            question_bytes,
+            probe_bytes,
             move_bytes,
             keeps_log,
         }
@@ -120,7 +147,7 @@ impl Twin {
         let config = self.connect.clone();
         let handle = self.client.connect(self.began + self.now, config, SERVER_ADDRESS)?;
         if let Some(connection) = self.client.connection_mut(handle) {
-            self.answers.handle_connect(handle, connection, self.question_bytes.is_some());
+            self.answers.handle_connect(handle, connection, self.probe_bytes.is_some());
         }
         Ok(handle)
     }
@@ -185,7 +212,7 @@ impl Twin {
         self.to_client.begin_outage(self.now, lasts);
     }
 
-    /// Lets a side send datagrams again: see [`Leaving`].
+    /// Lets a side send datagrams again: see [`Departure`].
     pub fn set_repeater(&mut self, from: Role, repeater: Repeater) {
         self.repeaters.insert(from, repeater);
     }
@@ -208,6 +235,21 @@ impl Twin {
         }
     }
 
+    pub fn held(&mut self) -> Held {
+        let (networks, addresses) = self.server.held();
+        let copies = self.echoes.iter().map(Queue::len).sum();
+        let mut held = Held { copies, networks, addresses, events: self.events.len(), ..Held::default() };
+        for side in [&mut self.client, &mut self.server] {
+            for handle in side.handles() {
+                held.connections += 1;
+                let Some(connection) = side.connection_mut(handle) else { continue };
+                let streams = connection.streams();
+                held.streams += streams.send_streams() + streams.remote_open_streams(Dir::Bi) as usize;
+            }
+        }
+        held
+    }
+
     /// Runs until this time, events at it included.
     pub fn run_until(&mut self, end: Duration) {
         self.run_while(end, |_| true);
@@ -220,18 +262,18 @@ impl Twin {
 
     /// Runs until all answers have ended, or this time has come; whether they have ended.
     pub fn run_to_end(&mut self, limit: Duration) -> bool {
-        self.run_while(limit, |twin| !twin.answers.are_ended());
+        self.run_while(limit, |sim| !sim.answers.are_ended());
         self.answers.are_ended()
     }
 
     /// Runs while `goes_on`, asked after each instant, and until this time at the latest.
     pub fn run_while(&mut self, end: Duration, mut goes_on: impl FnMut(&Self) -> bool) {
-        self.settle();
+        self.run_until_quiet();
         while goes_on(self) {
             let Some(next) = self.next_time().filter(|next| *next <= end) else { return };
             self.now = self.now.max(next);
             self.fire();
-            self.settle();
+            self.run_until_quiet();
         }
     }
 
@@ -279,16 +321,16 @@ impl Twin {
             self.send_copies(from);
         }
         while let Some((_, handle)) = self.answers.detector_due().filter(|(at, _)| *at <= self.now) {
-            self.answers.note_question(handle);
+            self.answers.note_probe(handle);
             if let Some(connection) = self.client.connection_mut(handle) {
-                let bytes = self.question_bytes.unwrap_or_default();
+                let bytes = self.probe_bytes.unwrap_or_default();
                 self.answers.send_control(handle, bytes, connection);
             }
         }
     }
 
     /// Lets both sides act until nobody has anything to send or to say.
-    fn settle(&mut self) {
+    fn run_until_quiet(&mut self) {
         for _ in 0..MOST_ROUNDS {
             let sent = self.poll_side(Role::Client) | self.poll_side(Role::Server);
             let heard = self.tell(Role::Client) | self.tell(Role::Server);
@@ -334,9 +376,9 @@ impl Twin {
             if let Some(repeater) = self.repeaters.get_mut(&from) {
                 let side = if from == Role::Client { &self.client } else { &self.server };
                 let stats = datagram.connection.and_then(|handle| side.connection(handle));
-                let leaving =
-                    Leaving { at: self.now, datagram: &datagram, stats: stats.map(Connection::stats) };
-                for (after, datagram) in repeater(&leaving) {
+                let departure =
+                    Departure { at: self.now, datagram: &datagram, stats: stats.map(Connection::stats) };
+                for (after, datagram) in repeater(&departure) {
                     self.push(self.now + after, What::Again { from, datagram });
                 }
             }

@@ -9,7 +9,7 @@ use quinn_proto::Dir;
 
 use crate::lossy::product_echo;
 use crate::measures::elsewhere;
-use crate::{Chance, Loss, Plan, Role, Setup, Shape, Tls, Twin, ideal};
+use crate::{Chance, Loss, Plan, Role, Setup, Shape, Simulation, Tls, ideal};
 
 /// No life lasts longer: the idle timeout (30 s) ends what is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(35);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Walk {
+pub struct RandomConnection {
     pub tokens: usize,
     pub datagrams: u64,
     pub lost: u64,
@@ -33,7 +33,7 @@ pub struct Walk {
 
 /// # Errors
 /// The first promise that was broken.
-pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
+pub fn random_connection(seed: u64, tls: &Tls) -> Result<RandomConnection, String> {
     let mut chance = Chance::new(seed ^ 0x3a1c);
     let round_trip = Duration::from_millis(10 + chance.below(191));
     let mut setup = Setup::new(seed, round_trip, tls)?;
@@ -41,8 +41,8 @@ pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
     setup.to_client = plan(&mut chance, round_trip);
     setup.echo = product_echo().ok().filter(|_| chance.below(2) == 0);
     setup.asks_retry = chance.below(8) == 0;
-    let mut twin = Twin::new(setup);
-    let connection = twin.connect()?;
+    let mut sim = Simulation::new(setup);
+    let connection = sim.connect()?;
     let streams = 1 + chance.below(8) as usize;
     let mut stopped = Vec::new();
     for stream in 0..streams {
@@ -52,28 +52,28 @@ pub fn walk(seed: u64, tls: &Tls) -> Result<Walk, String> {
             thinks: Duration::from_millis(chance.below(200)),
             ..Shape::default()
         };
-        twin.ask(connection, shape);
+        sim.ask(connection, shape);
         stopped.extend((chance.below(6) == 0).then_some(stream));
     }
     // An address that changes before the handshake is confirmed ends it (RFC 9000 §9): a client begins anew.
-    twin.run_while(LIMIT, |twin| twin.answer(0).heard_at.is_none() && twin.answer(0).wrong.is_none());
+    sim.run_while(LIMIT, |sim| sim.answer(0).heard_at.is_none() && sim.answer(0).wrong.is_none());
     let mut path_changes = 0;
     for _ in 0..chance.below(4) {
-        twin.run_for(Duration::from_millis(chance.below(800)));
-        path_changes += disturb(&mut twin, &mut chance);
+        sim.run_for(Duration::from_millis(chance.below(800)));
+        path_changes += disturb(&mut sim, &mut chance);
     }
     for stream in &stopped {
-        twin.stop(*stream);
+        sim.stop(*stream);
     }
-    finish(&mut twin, &stopped).map_err(|broken| format!("seed {seed}: {broken}"))?;
-    let (up, down) = (twin.link(Role::Client), twin.link(Role::Server));
-    Ok(Walk {
-        tokens: twin.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
+    finish(&mut sim, &stopped).map_err(|broken| format!("seed {seed}: {broken}"))?;
+    let (up, down) = (sim.link(Role::Client), sim.link(Role::Server));
+    Ok(RandomConnection {
+        tokens: sim.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
         datagrams: up.index() + down.index(),
         lost: up.lost + down.lost,
         path_changes,
         stopped: stopped.len(),
-        lasted: twin.now(),
+        lasted: sim.now(),
     })
 }
 
@@ -98,29 +98,29 @@ fn plan(chance: &mut Chance, round_trip: Duration) -> Plan {
 }
 
 /// Something that networks do; how many path changes it was.
-fn disturb(twin: &mut Twin, chance: &mut Chance) -> u32 {
+fn disturb(sim: &mut Simulation, chance: &mut Chance) -> u32 {
     let mut outside = elsewhere(chance.below(2) == 0);
     outside.set_port(1_024 + chance.below(60_000) as u16);
     match chance.below(4) {
         0 => {
-            twin.begin_outage(Duration::from_millis(chance.below(LONGEST_OUTAGE_MS)));
+            sim.begin_outage(Duration::from_millis(chance.below(LONGEST_OUTAGE_MS)));
             return 0;
         }
-        1 => twin.rebind_nat(outside),
-        hears_old => twin.move_client(outside, hears_old == 2),
+        1 => sim.rebind_nat(outside),
+        hears_old => sim.move_client(outside, hears_old == 2),
     }
     1
 }
 
-fn finish(twin: &mut Twin, stopped: &[usize]) -> Result<(), String> {
-    let is_over = |twin: &Twin| {
-        let mut all = twin.answers.all().iter().enumerate();
+fn finish(sim: &mut Simulation, stopped: &[usize]) -> Result<(), String> {
+    let is_over = |sim: &Simulation| {
+        let mut all = sim.answers.all().iter().enumerate();
         all.all(|(number, answer)| {
             answer.ended_at.is_some() || answer.wrong.is_some() || stopped.contains(&number)
         })
     };
-    twin.run_while(LIMIT, |twin| !is_over(twin));
-    for (number, answer) in twin.answers.all().iter().enumerate() {
+    sim.run_while(LIMIT, |sim| !is_over(sim));
+    for (number, answer) in sim.answers.all().iter().enumerate() {
         match &answer.wrong {
             Some(wrong) => return Err(wrong.clone()),
             None if stopped.contains(&number) || answer.is_whole() => {}
@@ -129,17 +129,17 @@ fn finish(twin: &mut Twin, stopped: &[usize]) -> Result<(), String> {
     }
     // What is left to say is said once nothing is lost any more; probes may be ten seconds apart by now.
     for from in [Role::Client, Role::Server] {
-        twin.link_mut(from).plan_mut().loss = Loss::default();
+        sim.link_mut(from).plan_mut().loss = Loss::default();
     }
-    twin.run_for(SILENCE);
+    sim.run_for(SILENCE);
     for number in stopped {
-        let answer = twin.answer(*number);
+        let answer = sim.answer(*number);
         if answer.stopped_at.is_none() && !answer.is_finished() && !answer.is_withdrawn {
             return Err(format!("nobody stopped answer {number}: {answer:?}"));
         }
     }
     for role in [Role::Client, Role::Server] {
-        let connection = twin.connection_mut(role, 0).ok_or(format!("{role:?}: the connection is gone"))?;
+        let connection = sim.connection_mut(role, 0).ok_or(format!("{role:?}: the connection is gone"))?;
         // The control stream stays.
         let (sending, open) =
             (connection.streams().send_streams(), connection.streams().remote_open_streams(Dir::Bi));

@@ -13,7 +13,7 @@ use headrace_core::recovery::echo::Mode;
 
 use crate::lossy::product_echo;
 use crate::measures::elsewhere;
-use crate::{Chance, Held, Loss, Plan, Rate, Role, Setup, Shape, Tls, Twin, ideal};
+use crate::{Chance, Held, Loss, Plan, Rate, Role, Setup, Shape, Simulation, Tls, ideal};
 
 /// A connection has no more answers at one time.
 const MOST_STREAMS: usize = 16;
@@ -36,7 +36,7 @@ const MOST_COPIES: usize = 2 * 1024;
 const MOST_ADDRESSES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Journey {
+pub struct Soak {
     /// Virtual.
     pub lasted: Duration,
     pub connections: usize,
@@ -50,7 +50,7 @@ pub struct Journey {
     pub held: Held,
 }
 
-impl Journey {
+impl Soak {
     /// Both, one after the other.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -70,54 +70,54 @@ impl Journey {
 
 /// # Errors
 /// The first promise that was broken.
-pub fn journey(seed: u64, lasts: Duration, tls: &Tls) -> Result<Journey, String> {
+pub fn soak(seed: u64, lasts: Duration, tls: &Tls) -> Result<Soak, String> {
     let mut chance = Chance::new(seed ^ 0x10e2);
     let mut setup = Setup::new(seed, Duration::from_millis(60), tls)?;
     let mut echo = product_echo()?;
     // Always on, but for a queue; or as the product decides.
     echo.mode = if chance.below(2) == 0 { Mode::On } else { Mode::Auto };
     setup.echo = Some(echo);
-    let mut traveller = Traveller { twin: Twin::new(setup), chance, seen: Journey::default() };
-    while traveller.twin.now() < lasts {
-        traveller.connection().map_err(|broken| format!("seed {seed}: {broken}"))?;
+    let mut run = Run { sim: Simulation::new(setup), chance, seen: Soak::default() };
+    while run.sim.now() < lasts {
+        run.connection().map_err(|broken| format!("seed {seed}: {broken}"))?;
     }
-    Ok(traveller.arrive())
+    Ok(run.finish())
 }
 
-struct Traveller {
-    twin: Twin,
+struct Run {
+    sim: Simulation,
     chance: Chance,
-    seen: Journey,
+    seen: Soak,
 }
 
-impl Traveller {
+impl Run {
     /// One connection's life.
     fn connection(&mut self) -> Result<(), String> {
-        let connection = self.twin.connect()?;
+        let connection = self.sim.connect()?;
         self.seen.connections += 1;
-        let first = self.twin.answers.all().len();
+        let first = self.sim.answers.all().len();
         let shape = self.shape();
-        self.twin.ask(connection, shape);
+        self.sim.ask(connection, shape);
         // An address that changes before the handshake is confirmed ends it (RFC 9000 §9).
-        let end = self.twin.now() + QUIET;
-        self.twin.run_while(end, |twin| twin.answer(first).heard_at.is_none());
+        let end = self.sim.now() + QUIET;
+        self.sim.run_while(end, |sim| sim.answer(first).heard_at.is_none());
         for _ in 0..1 + self.chance.below(NETWORKS_OF_A_CONNECTION) {
             self.network(connection)?;
         }
         self.rest();
-        let end = self.twin.now() + LIMIT;
-        self.twin.run_to_end(end);
-        if let Some(broken) = self.twin.answers.all()[first..].iter().find(|answer| !answer.is_whole()) {
+        let end = self.sim.now() + LIMIT;
+        self.sim.run_to_end(end);
+        if let Some(broken) = self.sim.answers.all()[first..].iter().find(|answer| !answer.is_whole()) {
             return Err(format!("a broken answer: {broken:?}"));
         }
-        self.twin.run_for(QUIET);
+        self.sim.run_for(QUIET);
         let held = self.note_held()?;
         // The control streams stay.
         if held.streams > 2 || held.copies > 0 {
             return Err(format!("left when all was quiet: {held:?}"));
         }
-        self.twin.close(connection);
-        self.twin.run_for(QUIET);
+        self.sim.close(connection);
+        self.sim.run_for(QUIET);
         let held = self.note_held()?;
         if held.connections + held.streams + held.copies + held.events > 0 {
             return Err(format!("left of a connection that is over: {held:?}"));
@@ -130,18 +130,18 @@ impl Traveller {
         self.seen.networks += 1;
         let delay = Duration::from_micros(2_000 + self.chance.below(120_000));
         for from in [Role::Client, Role::Server] {
-            let (now, plan) = (self.twin.now(), self.plan(delay));
-            self.twin.link_mut(from).set_path(now, plan);
+            let (now, plan) = (self.sim.now(), self.plan(delay));
+            self.sim.link_mut(from).set_path(now, plan);
         }
         self.disturb();
         for _ in 0..1 + self.chance.below(5) {
             let is_open = |answer: &&crate::Answer| answer.ended_at.is_none();
-            if self.twin.answers.all().iter().filter(is_open).count() < MOST_STREAMS {
+            if self.sim.answers.all().iter().filter(is_open).count() < MOST_STREAMS {
                 let shape = self.shape();
-                self.twin.ask(connection, shape);
+                self.sim.ask(connection, shape);
             }
             for _ in 0..self.chance.below(40) {
-                self.twin.run_for(LOOK);
+                self.sim.run_for(LOOK);
                 self.note_held()?;
             }
         }
@@ -156,20 +156,20 @@ impl Traveller {
         match what {
             0 => {
                 self.seen.outages += 1;
-                self.twin.begin_outage(Duration::from_millis(self.chance.below(LONGEST_OUTAGE_MS)));
+                self.sim.begin_outage(Duration::from_millis(self.chance.below(LONGEST_OUTAGE_MS)));
             }
-            1 => self.twin.rebind_nat(outside),
-            2 => self.twin.move_client(outside, true),
-            3 => self.twin.move_client(outside, false),
+            1 => self.sim.rebind_nat(outside),
+            2 => self.sim.move_client(outside, true),
+            3 => self.sim.move_client(outside, false),
             _ => {}
         }
     }
 
     /// Nothing is lost any more.
     fn rest(&mut self) {
-        let now = self.twin.now();
+        let now = self.sim.now();
         for from in [Role::Client, Role::Server] {
-            self.twin.link_mut(from).set_path(now, ideal(Duration::from_millis(30)));
+            self.sim.link_mut(from).set_path(now, ideal(Duration::from_millis(30)));
         }
     }
 
@@ -209,7 +209,7 @@ impl Traveller {
     }
 
     fn note_held(&mut self) -> Result<Held, String> {
-        let held = self.twin.held();
+        let held = self.sim.held();
         self.seen.held = self.seen.held.max(&held);
         let is_bounded = held.connections <= 2
             && held.streams <= MOST_HELD_STREAMS
@@ -220,11 +220,11 @@ impl Traveller {
         if is_bounded { Ok(held) } else { Err(format!("too much is held: {held:?}")) }
     }
 
-    fn arrive(self) -> Journey {
-        let (up, down) = (self.twin.link(Role::Client), self.twin.link(Role::Server));
-        Journey {
-            lasted: self.twin.now(),
-            tokens: self.twin.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
+    fn finish(self) -> Soak {
+        let (up, down) = (self.sim.link(Role::Client), self.sim.link(Role::Server));
+        Soak {
+            lasted: self.sim.now(),
+            tokens: self.sim.answers.all().iter().map(|answer| answer.arrived_at.len()).sum(),
             datagrams: up.index() + down.index(),
             lost: up.lost + down.lost,
             ..self.seen

@@ -1,11 +1,11 @@
-//! Hours through random networks, with an echo: `cargo run --release -p headrace-sim --example journeys -- [HOURS]
+//! Hours through random networks, with an echo: `cargo run --release -p headrace-sim --example soak -- [HOURS]
 //! [FIRST SEED]`. Each seed is ten minutes, ends of connections not counted.
 //!
 //! Prints each broken promise with its seed, what was met, and the most that was held at one time.
 
 use std::time::{Duration, Instant};
 
-use headrace_sim::{Tls, journey};
+use headrace_sim::{Soak, Tls, soak};
 
 const EACH: Duration = Duration::from_secs(600);
 
@@ -15,12 +15,12 @@ fn main() -> Result<(), String> {
     let first: u64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(0);
     let (tls, began) = (Tls::new(false, 1)?, Instant::now());
     let (mut virtual_s, mut seeds, mut broken) = (0.0, 0, 0);
-    let mut sum = journey::Journey::default();
+    let mut sum = Soak::default();
     while virtual_s < hours * 3600.0 && broken < 10 {
-        match journey::journey(first + seeds, EACH, &tls) {
-            Ok(journey) => {
-                virtual_s += journey.lasted.as_secs_f64();
-                sum = sum.and(&journey);
+        match soak(first + seeds, EACH, &tls) {
+            Ok(seen) => {
+                virtual_s += seen.lasted.as_secs_f64();
+                sum = sum.and(&seen);
             }
             Err(error) => {
                 broken += 1;

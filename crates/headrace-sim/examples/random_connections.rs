@@ -1,10 +1,10 @@
-//! Random lives of connections: `cargo run --release -p headrace-sim --example seeds -- [FIRST] [COUNT]`.
+//! Random lives of connections: `cargo run --release -p headrace-sim --example random_connections -- [FIRST] [COUNT]`.
 //!
 //! Prints each broken promise with its seed, and how many seeds a second it was.
 
 use std::time::Instant;
 
-use headrace_sim::{Tls, walk};
+use headrace_sim::{Tls, random_connection};
 
 fn main() -> Result<(), String> {
     let mut numbers =
@@ -14,11 +14,11 @@ fn main() -> Result<(), String> {
     let (tls, began) = (Tls::new(false, 1)?, Instant::now());
     let (mut tokens, mut datagrams, mut lost, mut broken) = (0, 0, 0, 0);
     for seed in first..first + count {
-        match walk::walk(seed, &tls) {
-            Ok(walk) => {
-                tokens += walk.tokens;
-                datagrams += walk.datagrams;
-                lost += walk.lost;
+        match random_connection(seed, &tls) {
+            Ok(seen) => {
+                tokens += seen.tokens;
+                datagrams += seen.datagrams;
+                lost += seen.lost;
             }
             Err(error) => {
                 broken += 1;

@@ -1,4 +1,4 @@
-//! The twin itself: a seed is a run, and the hooks for experiments do what they say.
+//! The simulation itself: a seed is a run that can be repeated, and the hooks for experiments do what they say.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_sim::measures::{EVERY, flowing};
-use headrace_sim::{Loss, Role, Setup, Tls, journey, walk};
+use headrace_sim::{Loss, RandomConnection, Role, Setup, Soak, Tls, random_connection, soak};
 use quinn_proto::congestion::CubicConfig;
 
 const TRIP: Duration = Duration::from_millis(60);
@@ -24,9 +24,9 @@ fn run(seed: u64) -> Vec<(Duration, Role, usize, Option<Duration>)> {
     setup.to_server.reorder_ns = 12_000_000;
     // quinn's BBR draws from the system.
     setup.set_controller(Arc::new(CubicConfig::default()));
-    let (mut twin, _) = flowing(setup, 5, 100, true).unwrap();
-    assert!(twin.run_to_end(Duration::from_secs(60)));
-    twin.log.iter().map(|sent| (sent.at, sent.from, sent.datagram.bytes.len(), sent.arrives)).collect()
+    let (mut sim, _) = flowing(setup, 5, 100, true).unwrap();
+    assert!(sim.run_to_end(Duration::from_secs(60)));
+    sim.log.iter().map(|sent| (sent.at, sent.from, sent.datagram.bytes.len(), sent.arrives)).collect()
 }
 
 #[test]
@@ -41,14 +41,14 @@ fn a_seed_is_a_run_that_can_be_repeated() {
 fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
     let distance = Duration::from_millis(5);
     for lost in 0..50 {
-        let (mut twin, _) = flowing(setup(1), 1, 100, true).unwrap();
-        twin.set_repeater(Role::Server, Box::new(move |leaving| vec![(distance, leaving.datagram.clone())]));
-        twin.run_for(TRIP + EVERY * 10);
+        let (mut sim, _) = flowing(setup(1), 1, 100, true).unwrap();
+        sim.set_repeater(Role::Server, Box::new(move |leaving| vec![(distance, leaving.datagram.clone())]));
+        sim.run_for(TRIP + EVERY * 10);
         // Originals and copies take turns: half of what is lost are copies, and nobody misses them.
-        let index = twin.link(Role::Server).index() + lost;
-        twin.link_mut(Role::Server).drop_packet(index);
-        assert!(twin.run_to_end(Duration::from_secs(60)));
-        let answer = twin.answer(0);
+        let index = sim.link(Role::Server).index() + lost;
+        sim.link_mut(Role::Server).drop_packet(index);
+        assert!(sim.run_to_end(Duration::from_secs(60)));
+        let answer = sim.answer(0);
         assert!(answer.is_whole());
         let latest = answer.lateness(TRIP / 2).into_iter().max().unwrap();
         assert!(latest == distance || latest.is_zero(), "packet {index}: {latest:?}");
@@ -57,18 +57,18 @@ fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
 
 /// Every token once, in order, unchanged; who stopped is obeyed; nothing is left over. With up to 10 % loss,
 /// packets that overtake each other or come twice, changes of address, and outages of seconds.
-/// `TWIN_SEEDS=100000` runs more.
+/// `SIM_SEEDS=100000` runs more.
 #[test]
 fn every_token_arrives_once_whatever_the_network_does() {
-    let seeds = std::env::var("TWIN_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    let seeds = std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let tls = Tls::new(false, 1).unwrap();
-    let walks: Vec<_> = (0..seeds).map(|seed| walk::walk(seed, &tls).unwrap()).collect();
-    // It was no walk in the park.
-    let of = |count: fn(&walk::Walk) -> usize| walks.iter().map(count).sum::<usize>() as u64;
-    assert!(of(|walk| walk.tokens) > seeds * 50);
-    assert!(of(|walk| walk.lost as usize) > seeds * 10);
-    assert!(of(|walk| walk.path_changes as usize) > seeds / 2);
-    assert!(of(|walk| walk.stopped) > seeds / 4);
+    let seen: Vec<_> = (0..seeds).map(|seed| random_connection(seed, &tls).unwrap()).collect();
+    // The networks were bad enough to mean something.
+    let of = |count: fn(&RandomConnection) -> usize| seen.iter().map(count).sum::<usize>() as u64;
+    assert!(of(|one| one.tokens) > seeds * 50);
+    assert!(of(|one| one.lost as usize) > seeds * 10);
+    assert!(of(|one| one.path_changes as usize) > seeds / 2);
+    assert!(of(|one| one.stopped) > seeds / 4);
 }
 
 /// Two hours of one random network after the other, with an echo: every token once, in order; what both sides hold stays
@@ -76,14 +76,14 @@ fn every_token_arrives_once_whatever_the_network_does() {
 #[test]
 fn hours_of_random_networks_leave_nothing_behind() {
     let tls = Tls::new(false, 1).unwrap();
-    let mut sum = journey::Journey::default();
+    let mut sum = Soak::default();
     for seed in 0.. {
-        sum = sum.and(&journey::journey(seed, Duration::from_secs(600), &tls).unwrap());
+        sum = sum.and(&soak(seed, Duration::from_secs(600), &tls).unwrap());
         if sum.lasted >= Duration::from_secs(2 * 3600) {
             break;
         }
     }
-    // They were no holidays.
+    // Here, too.
     assert!(sum.tokens > 100_000 && sum.lost > 5_000 && sum.moves > 20 && sum.outages > 5, "{sum:?}");
     assert!(sum.held.copies > 0 && sum.connections > 20, "{sum:?}");
 }
