@@ -27,7 +27,7 @@ def test_pages_made_from_code_are_fresh(page: str) -> None:
 
 
 def test_the_page_of_measurements_shows_the_results() -> None:
-    """After a change: `python -m bench.report`."""
+    """After a change: `python -m bench report`."""
     from bench.report import PAGE, page
 
     assert PAGE.read_text() == page()

@@ -1,10 +1,11 @@
-"""All benchmarks, one after the other, each in a process of its own: `python -m bench [--quick]`.
+"""All benchmarks, one after the other: `python -m bench`. One of them: `python -m bench NAME [options]`.
 
-The whole takes well over an hour (half of one is `relay_cpu`) and keeps what it measured in
-`bench/results/` and `docs/measurements.md`; `--quick` a small part of that, and keeps nothing. Let the
-machine be idle meanwhile. `fallback`, `move`, `move_link`, `first_token`, `echo`, `overload` and `drain`
-need root and are left out without.
-"""
+All of them take well over an hour (half of one is `relay_cpu`) and keep what they measured in
+`lab/bench/results/` and `docs/measurements.md`; `--quick` runs a short form of each and keeps nothing. Let
+the machine be idle meanwhile.
+
+`python -m bench NAME --help` says what a benchmark measures and which options it has. `python -m bench
+report` writes `docs/measurements.md` anew from the results."""
 
 from __future__ import annotations
 
@@ -15,56 +16,51 @@ import sys
 import time
 
 from bench import report
+from bench.parts import BY_HAND, PARTS
 
-PARTS = {
-    "tokens": ("bench.tokens", ["--seconds", "2"]),
-    "stop": ("bench.stop", ["--stops", "200"]),
-    "requests": ("bench.requests", ["--seconds", "2"]),
-    "memory": ("bench.memory", ["--stall", "5"]),
-    "relay_cpu": ("bench.relay_cpu", ["--rounds", "1", "--seconds", "3"]),
-    "client": ("bench.client.compare", ["--rounds", "1", "--seconds", "2"]),
-    "soak": ("bench.soak", ["--requests", "4000"]),
-    "fallback": ("bench.fallback", ["--rounds", "2"]),
-    "move": ("bench.move", ["--walks", "2"]),
-    "move_link": ("bench.move_link", ["--rounds", "1"]),
-    "move_many": ("bench.move_many", ["--connections", "40"]),
-    "first_token": ("bench.first_token", ["--rounds", "2"]),
-    "replay": ("bench.replay", ["--rounds", "1"]),
-    "echo": ("bench.echo", ["--seeds", "1", "--streams", "16", "--paths", "3 %"]),
-    "overload": ("bench.overload", ["--seeds", "1"]),
-    "drain": ("bench.drain", ["--streams", "40", "--events", "150", "--people", "2"]),
-}
-"""Each with what makes it short."""
-
-NEED_ROOT = {"fallback", "move", "move_link", "first_token", "echo", "overload", "drain"}
+NAMES = {**PARTS, **BY_HAND}
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
+    if arguments and arguments[0] in NAMES:
+        NAMES[arguments[0]].main()(arguments[1:], True)
+    elif arguments == ["report"]:
+        print(f"-> {report.write()}")
+    else:
+        run_all(arguments)
+
+
+def run_all(arguments: list[str]) -> None:
+    """Each in a process of its own."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench",
+        usage="python -m bench [--quick] [--only NAME,...]\n       python -m bench NAME [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"NAME is one of {', '.join(NAMES)}.",
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default=",".join(PARTS), help="some of %(default)s")
-    options = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="run a short form of each, and keep nothing")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="NAME,...", help="run only these")
+    options = parser.parse_args(arguments)
     names = options.only.split(",")
     if unknown := set(names) - set(PARTS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
     for number, name in enumerate(names, 1):
-        print(f"\n[{number}/{len(names)}] {time.strftime('%H:%M')} bench.{name}", flush=True)
-        if name in NEED_ROOT and os.geteuid():
+        print(f"\n[{number}/{len(names)}] {time.strftime('%H:%M')} {name}", flush=True)
+        part = PARTS[name]
+        if part.needs_root and os.geteuid():
             print("left out: it makes network namespaces, which needs root")
             continue
-        module, short = PARTS[name]
-        arguments = short if options.quick else []
-        code = f"from {module} import main; main({arguments!r}, {not options.quick})"
+        given = part.short if options.quick else []
+        code = f"from {part.module} import main; main({given!r}, {not options.quick})"
         if subprocess.run([sys.executable, "-c", code]).returncode:
-            sys.exit(f"bench.{name} failed")
+            sys.exit(f"the benchmark {name} failed")
     if not options.quick:
         print(f"-> {report.write()}")
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)

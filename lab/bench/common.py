@@ -25,6 +25,15 @@ Run = TypeVar("Run")
 RESULTS = Path(__file__).parent / "results"
 
 
+def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Of one benchmark, which `python -m bench NAME` runs. `about`: its module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m bench {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def need_root(parser: argparse.ArgumentParser) -> None:
     try:
         namespaces.need_root(parser.prog)
@@ -108,12 +117,13 @@ def commit() -> str:
 
 
 def write(name: str, command: str, data: dict[str, Any]) -> Path:
-    """Keeps a result: what was measured, where, of which commit, by which command."""
-    RESULTS.mkdir(exist_ok=True)
+    """Keeps a result: what was measured, where, of which commit, by which command. `name`: room and
+    benchmark."""
     if os.sched_getscheduler(0) == os.SCHED_FIFO:
         # Before everybody else on a machine that is shared; it changes what is measured.
         command = f"chrt -f {os.sched_getparam(0).sched_priority} {command}"
     file = RESULTS / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
     about = {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "machine": machine(), "command": command}
     file.write_text(json.dumps(about | data, indent=2) + "\n")
     print(f"-> {file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}")

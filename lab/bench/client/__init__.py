@@ -1,1 +1,1 @@
-"""Clients in Python: what a token costs each, and how each takes many streams."""
+"""What clients cost, and what they do when HTTP/3 is not to be had."""

@@ -1,6 +1,6 @@
 """What a Python client pays for each token, and how it takes more streams than one connection may have.
 
-    python -m bench.client [--rounds 5] [--seconds 5] [--clients headrace-httpx2,pyqwest]
+    python -m bench client [--rounds 5] [--seconds 5] [--clients headrace-httpx2,pyqwest]
 
 Every client is a process of its own and asks the same gateway, before the scripted model, for raw bytes.
 
@@ -14,7 +14,6 @@ Burst: 200 short streams at once (20 events, 5 ms apart) over a client that is w
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -81,11 +80,7 @@ def summarize(samples: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.client",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("client", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5, help="the steady window")
     parser.add_argument("--clients", default=",".join(CLIENTS), help="some of %(default)s")
@@ -117,6 +112,6 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         "cases": table,
     }
     if keep:
-        command = f"python -m bench.client --rounds {options.rounds} --seconds {options.seconds:g}"
-        common.write("client", command, result)
+        command = f"python -m bench client --rounds {options.rounds} --seconds {options.seconds:g}"
+        common.write("client/client", command, result)
     return result

@@ -125,9 +125,7 @@ def _answer(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.parser("one", __doc__)
     parser.add_argument("--client", choices=CLIENTS, required=True)
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--origin", required=True, help="https://localhost:port")

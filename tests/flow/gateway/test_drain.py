@@ -272,9 +272,8 @@ async def read_to_the_end(answer: Any) -> bytes:
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a mount namespace, which needs root")
 def test_a_second_gateway_takes_over_behind_the_same_name() -> None:
     """Two addresses of one name: no stream is cut, no request fails, and the first one exits with 0."""
-    code = (
-        "from bench.drain import main; main(['--streams', '40', '--events', '150', '--people', '2'], False)"
-    )
+    arguments = ["--streams", "40", "--events", "150", "--people", "2"]
+    code = f"from bench.gateway.drain import main; main({arguments}, False)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )

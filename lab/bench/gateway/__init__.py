@@ -1,0 +1,1 @@
+"""What the gateway costs, and what it does with what it is told."""

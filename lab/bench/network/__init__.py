@@ -1,0 +1,1 @@
+"""What happens on paths with a delay, with losses, and when they change."""
