@@ -15,7 +15,7 @@ PACKAGE = ROOT / "python" / "headrace"
 
 # Each may import what stands before it, and itself.
 LAYERS = [
-    ["errors", "_engine", "extras"],
+    ["errors", "_engine", "extras", "printable"],
     ["dev_certificate", "echo", "loop"],
     ["config"],
     ["exchange"],

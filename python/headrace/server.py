@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from types import TracebackType
 
 from headrace import _engine
 from headrace.config import Config, engine_json
-from headrace.errors import ClientGoneError, HeadraceError, kinds
+from headrace.errors import ClientGoneError, HeadraceError, Kind, kinds
 from headrace.exchange import Exchange, Handler
 from headrace.loop import bridge
 
@@ -100,18 +101,20 @@ class Server:
             pass
         except HeadraceError as error:
             log.warning("%r: %s", exchange, error)
+            await _answer_failure(exchange, error.kind)
         except Exception:
             log.exception("%r: the handler failed", exchange)
-            if exchange.phase == "open":
-                await _answer_failure(exchange)
+            await _answer_failure(exchange, kinds()["internal"])
         finally:
             # Whatever is not finished by now must not look finished; does nothing otherwise.
             exchange.reset(kinds()["internal"].h3_code)
 
 
-FAILURE = b'{"error":{"message":"the server failed; its log says why","type":"us_error","code":"internal"}}\n'
-
-
-async def _answer_failure(exchange: Exchange) -> None:
+async def _answer_failure(exchange: Exchange, kind: Kind) -> None:
+    """While no head was sent, the client is told by a status; of what was found, the log alone is told."""
+    if exchange.phase != "open":
+        return
+    error = {"message": f"{kind.sentence}; the server's log says more", "type": f"{kind.side}_error"}
+    body = json.dumps({"error": error | {"code": kind.slug}}).encode() + b"\n"
     with contextlib.suppress(HeadraceError):
-        await exchange.answer(500, [("content-type", "application/json")], FAILURE)
+        await exchange.answer(kind.status, [("content-type", "application/json")], body)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import hpack
-from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
 
 
 class RawHttp2:
@@ -33,6 +34,20 @@ class RawHttp2:
         frame = HeadersFrame(stream, self._encoder.encode(fields), flags=["END_HEADERS", "END_STREAM"])
         self._writer.write(frame.serialize())
 
+    async def post(self, stream: int, path: str, body: bytes, end: bool = True) -> None:
+        fields = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", path),
+            ("content-type", "application/json"),
+        ]
+        self.send(HeadersFrame(stream, self._encoder.encode(fields), flags=["END_HEADERS"]))
+        self.send(DataFrame(stream, body, flags=["END_STREAM"] if end else []))
+
+    def send(self, frame: Frame) -> None:
+        self._writer.write(frame.serialize())
+
     async def ended(self, stream: int) -> int:
         """Reads an answer to END_STREAM; its status."""
         status = 0
@@ -53,6 +68,11 @@ class RawHttp2:
         for ping in self._pings:
             answer = PingFrame(0, ping.opaque_data, flags=["ACK"])
             self._writer.write(answer.serialize())
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await self._writer.wait_closed()
 
     async def is_closed(self) -> bool:
         rest = await self._reader.read()

@@ -23,7 +23,11 @@ pub fn name(name: &str) -> Result<HeaderName, Error> {
 }
 
 fn value(name: &str, value: &str) -> Result<HeaderValue, Error> {
-    let bad = || Error::new(Kind::Misuse, format!("{value:?} cannot be the value of {name}"));
+    // Not what it is: it may be a key.
+    let bad = || {
+        let why = "a control character, a character beyond Latin-1, or white space at an end";
+        Error::new(Kind::Misuse, format!("the value of {name} holds what none may: {why}"))
+    };
     let bytes: Option<Vec<u8>> = value.chars().map(|c| u8::try_from(c as u32).ok()).collect();
     let bytes = bytes.filter(|bytes| fields::is_valid_value(bytes)).ok_or_else(bad)?;
     HeaderValue::from_bytes(&bytes).map_err(|_| bad())

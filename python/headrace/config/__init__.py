@@ -22,6 +22,7 @@ from headrace.config.sections import (
     Tls,
     Upstream,
     UpstreamPool,
+    key_of_environment,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Upstream",
     "UpstreamPool",
     "engine_json",
+    "key_of_environment",
     "load",
     "read_text",
 ]

@@ -13,6 +13,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from headrace.printable import clipped
+
 
 def explain(
     line: Any, model: type[BaseModel], flags: dict[str, Any], values: dict[str, Any], file: Path | None
@@ -38,9 +40,15 @@ def explain(
         return ": ".join(part for part in (where, key, str(line["ctx"]["error"])) if part)
     if line["type"] == "missing":
         return f"{where}: {key}: is missing"
+    if path[0] in SECRET:
+        return f"{where}: {key}: {_lower(line['msg'])}"
     got = line["input"]
-    shown = got if isinstance(got, (bool, int, float)) else repr(str(got))
+    shown = got if isinstance(got, (bool, int, float)) else repr(clipped(str(got)))
     return f"{where}: {key}: {_lower(line['msg'])}, got {shown}"
+
+
+SECRET = {"auth"}
+"""Sections of which nothing is shown: who puts a key in the wrong place must not find it in a log."""
 
 
 def _lower(text: str) -> str:

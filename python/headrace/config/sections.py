@@ -174,7 +174,8 @@ class Upstream(Section):
     models: Annotated[list[str], BeforeValidator(_model_names)] = []
     """What it serves; `*` matches any run of characters. Empty: what its `/v1/models` says."""
     paths: list[str] = ["/"]
-    """Beginnings of the paths it serves."""
+    """Beginnings of the paths it serves, in whole segments: `/v1` is `/v1` and what lies below it. No other
+    path reaches it."""
     api_key_env: str | None = None
     """The environment variable that holds its key. Keys do not belong into files."""
     protocol: Literal["auto", "http1", "http2"] = "auto"
@@ -191,16 +192,34 @@ class Upstream(Section):
         except ValueError as error:
             raise ValueError(f"url: {error}") from None
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"url: expected http://host:port or https://host, got {self.url!r}")
+            # Behind the last @: before it may stand a password.
+            got = self.url.rpartition("@")[2]
+            raise ValueError(f"url: expected http://host:port or https://host, got {got!r}")
         if url.query or url.fragment or url.username:
             raise ValueError("url: a query, a fragment or a user have no place here")
-        if self.api_key_env is not None and not os.environ.get(self.api_key_env):
-            raise ValueError(f"api_key_env: the environment variable {self.api_key_env} is not set")
+        if self.api_key_env is not None:
+            key_of_environment(self.api_key_env)
         if not all(path.startswith("/") for path in [*self.paths, self.health_path]):
             raise ValueError("paths and health_path begin with /")
         if not self.name:
             object.__setattr__(self, "name", f"{url.hostname}:{port}" if port else url.hostname)
         return self
+
+
+def key_of_environment(name: str) -> str:
+    """The API key in an environment variable, without the line feed that files and shells leave at its end.
+
+    Raises `ValueError` that names the variable, and nothing of what it holds.
+    """
+    key = os.environ.get(name, "").strip()
+    if not key:
+        raise ValueError(f"api_key_env: the environment variable {name} is not set")
+    if not all("!" <= char <= "~" for char in key):
+        raise ValueError(
+            f"api_key_env: the environment variable {name} holds what a key cannot have: "
+            "a blank, a line end, or a character that is not ASCII"
+        )
+    return key
 
 
 Policy = Literal["run", "wait", "refuse"]
@@ -219,7 +238,7 @@ class EarlyData(Section):
     other: Policy = "wait"
     """All others: most completions."""
     routes: dict[Annotated[str, Field(pattern="^/")], Policy] = {}
-    """Beginnings of paths, before the three above; the longest wins."""
+    """Beginnings of paths, in whole segments, before the three above; the longest wins."""
 
 
 class Idempotency(Section):
@@ -277,6 +296,8 @@ class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     access: bool = True
     """A line for each request."""
+    max_waiting_bytes: Size = MIB
+    """What may wait for whoever reads the log: some 5,000 lines. More is dropped, and counted in a line."""
 
 
 class Local(Section):

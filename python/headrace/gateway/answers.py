@@ -13,6 +13,10 @@ from headrace.errors import kinds
 from headrace.exchange import Exchange
 
 REFUSALS = {
+    "invalid_path": (
+        400,
+        "the path has dot segments, which a client resolves before it asks (RFC 3986 §5.2.4)",
+    ),
     "invalid_api_key": (401, "the API key is missing or unknown"),
     "invalid_json": (400, "the body is no JSON object, or its `model` is no text"),
     "no_route": (404, "no upstream serves the path"),

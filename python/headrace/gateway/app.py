@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, field
 
 from headrace.config import Config
-from headrace.errors import ClientGoneError, OverloadedError, RequestError
+from headrace.errors import ClientGoneError, HeadraceError, Kind, OverloadedError, RequestError, kinds
 from headrace.exchange import Exchange
 from headrace.gateway import early_data, models, pages
-from headrace.gateway.answers import status_of
+from headrace.gateway.answers import REFUSALS, status_of
 from headrace.gateway.auth import Keys
 from headrace.gateway.dispatch import Dispatcher, refuse
 from headrace.gateway.idempotency import Answers
+from headrace.gateway.paths import is_resolved
 from headrace.gateway.upstreams import Upstreams
 from headrace.observe.log import Access
 from headrace.observe.outcome import Outcome
+from headrace.printable import clipped
 from headrace.server import Server
+
+log = logging.getLogger("headrace.gateway")
 
 
 @dataclass
@@ -72,21 +77,38 @@ class Gateway:
             await self._answer(exchange, outcome)
         except ClientGoneError as error:
             outcome.cause = outcome.cause or error.kind.slug
+        except HeadraceError as error:
+            log.warning("%r: %s", exchange, error)
+            await self._tell_failure(exchange, outcome, error.kind)
+        except Exception:
+            log.exception("%r: the gateway failed", exchange)
+            await self._tell_failure(exchange, outcome, kinds()["internal"])
         except asyncio.CancelledError:
             outcome.cause = outcome.cause or "abandoned"
             raise
         finally:
             self.access.write(exchange, outcome, time.monotonic() - started)
 
+    async def _tell_failure(self, exchange: Exchange, outcome: Outcome, kind: Kind) -> None:
+        """Whatever fails before a head was sent is an answer with a status; what was found, the log says."""
+        outcome.cause = kind.slug
+        if exchange.phase == "open":
+            with contextlib.suppress(HeadraceError):
+                await refuse(exchange, outcome, kind.slug, kind.sentence)
+
     async def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
+        if not is_resolved(request.path):
+            await refuse(exchange, outcome, "invalid_path", REFUSALS["invalid_path"][1])
+            return
         if early_data.is_early(exchange):
             outcome.is_early = True
             if not await early_data.admit(exchange, self.config.early_data, self.early):
                 outcome.status, outcome.cause = status_of("too_early"), "too_early"
                 return
         if page := pages.open_page(request.method, request.path):
-            outcome.status = await page(self._state(), exchange)
+            is_let_in = not self.keys.are_required or self.keys.name_of(request) is not None
+            outcome.status = await page(self._state(is_let_in), exchange)
             return
         if self.keys.are_required:
             outcome.key = self.keys.name_of(request)
@@ -113,13 +135,14 @@ class Gateway:
         else:
             await self.dispatcher.relay(exchange, candidates, outcome)
 
-    def _state(self) -> pages.State:
-        return pages.State(self.upstreams.all, is_serving=self.is_started and not self.is_draining)
+    def _state(self, is_let_in: bool = True) -> pages.State:
+        is_serving = self.is_started and not self.is_draining
+        return pages.State(self.upstreams.all, is_serving, is_let_in)
 
     async def _refuse_route(self, exchange: Exchange, outcome: Outcome) -> None:
         path, model = exchange.request.path, outcome.model
         if not self.upstreams.candidates(path, None):
-            await refuse(exchange, outcome, "no_route", f"no upstream serves the path {path}")
+            await refuse(exchange, outcome, "no_route", f"no upstream serves the path {clipped(path)}")
         elif any(not upstream.knows_models for upstream in self.upstreams.all):
             message = f"no upstream that is reachable now is known to serve the model {model!r}"
             await refuse(exchange, outcome, "model_unavailable", message)

@@ -14,6 +14,7 @@ from headrace.config import EarlyData, Policy
 from headrace.errors import kinds
 from headrace.exchange import Exchange, Request
 from headrace.gateway.answers import send_error
+from headrace.gateway.paths import begins
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 TOO_EARLY = 425
@@ -40,7 +41,7 @@ def is_early(exchange: Exchange) -> bool:
 
 
 def policy_of(request: Request, config: EarlyData) -> Policy:
-    routes = [path for path in config.routes if request.path.startswith(path)]
+    routes = [beginning for beginning in config.routes if begins(request.path, beginning)]
     if routes:
         return config.routes[max(routes, key=len)]
     if request.method in SAFE_METHODS:

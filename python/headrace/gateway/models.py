@@ -5,18 +5,19 @@ In: the upstreams. Out: the merged list that `/v1/models` answers with, and the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from headrace.exchange import Request
+from headrace.gateway.model_list import LONGEST_NAME
 from headrace.gateway.upstreams import Upstream
 
 
 class _Body(msgspec.Struct):
     """What routing needs of a request's body; the rest is skipped, not built."""
 
-    model: str | None = None
+    model: Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)] | None = None
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -44,6 +45,8 @@ def asked_model(request: Request, body: bytes) -> str | None:
         if not is_json:
             return None
         raise BadBody(f"the request's body is no JSON: {error}") from None
+    except RecursionError:
+        raise BadBody("the request's body is nested too deeply") from None
 
 
 def merged(upstreams: list[Upstream]) -> dict[str, Any]:

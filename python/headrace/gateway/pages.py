@@ -6,12 +6,13 @@ In: a path. Out: the function that answers it, or nothing: then it is relayed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.exchange import Exchange
 from headrace.gateway import models
 from headrace.gateway.answers import send_error, send_json, status_of
 from headrace.gateway.upstreams import Upstream
+from headrace.printable import clipped
 
 
 class State(NamedTuple):
@@ -20,6 +21,8 @@ class State(NamedTuple):
     upstreams: list[Upstream]
     is_serving: bool
     """It has looked at its upstreams once, and is not going away."""
+    is_let_in: bool
+    """Whoever asks has a key, or none is required: what stands behind the gateway may be told."""
 
 
 Page = Callable[[State, Exchange], Awaitable[int]]
@@ -34,19 +37,21 @@ async def healthz(state: State, exchange: Exchange) -> int:
 
 async def readyz(state: State, exchange: Exchange) -> int:
     """Requests can be answered: not before the first look at the upstreams, and not while all of them are
-    unwell."""
+    unwell. Which there are is told to those who are let in."""
     well = [upstream for upstream in state.upstreams if upstream.is_healthy]
     is_ready = state.is_serving and bool(well)
     status = 200 if is_ready else 503
-    told = {
-        upstream.name: {
-            "healthy": upstream.is_healthy,
-            "in_flight": upstream.in_flight,
-            "models": upstream.models,
+    told: dict[str, Any] = {"status": "ready" if is_ready else "not ready"}
+    if state.is_let_in:
+        told["upstreams"] = {
+            upstream.name: {
+                "healthy": upstream.is_healthy,
+                "in_flight": upstream.in_flight,
+                "models": list(upstream.models),
+            }
+            for upstream in state.upstreams
         }
-        for upstream in state.upstreams
-    }
-    await send_json(exchange, status, {"status": "ready" if is_ready else "not ready", "upstreams": told})
+    await send_json(exchange, status, told)
     return status
 
 
@@ -61,7 +66,8 @@ async def one_model(state: State, exchange: Exchange) -> int:
     if found:
         await send_json(exchange, 200, found[0])
         return 200
-    await send_error(exchange, "model_not_found", f"no upstream serves the model {name!r}", "model")
+    message = f"no upstream serves the model {clipped(name)!r}"
+    await send_error(exchange, "model_not_found", message, "model")
     return status_of("model_not_found")
 
 

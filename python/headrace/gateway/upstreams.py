@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import json
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from headrace._engine import Server as Engine
-from headrace.config import Config
+from headrace.config import Config, key_of_environment
 from headrace.config import Upstream as UpstreamConfig
 from headrace.errors import HeadraceError
 from headrace.exchange import Exchange, RelayRequest, Target
 from headrace.gateway.auth import KEY_FIELDS
 from headrace.gateway.early_data import TOO_EARLY, is_early
+from headrace.gateway.model_list import model_names
+from headrace.gateway.paths import begins
 
 log = logging.getLogger("headrace.upstreams")
 
@@ -48,15 +48,15 @@ class Upstream:
     is_healthy: bool = True
     reason: str = ""
     """Why it is not healthy."""
-    discovered: list[str] = field(default_factory=list)
-    """Models that it names itself."""
+    discovered: dict[str, None] = field(default_factory=dict)
+    """Models that it names itself, in its order."""
 
     @property
     def name(self) -> str:
         return self.config.name
 
     @property
-    def models(self) -> list[str]:
+    def models(self) -> Collection[str]:
         return self.config.models or self.discovered
 
     @property
@@ -64,10 +64,14 @@ class Upstream:
         return bool(self.models)
 
     def serves_path(self, path: str) -> bool:
-        return any(path.startswith(prefix) for prefix in self.config.paths)
+        return any(begins(path, beginning) for beginning in self.config.paths)
 
     def serves_model(self, model: str) -> bool:
-        return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.models)
+        """Only what the configuration says may be a pattern: a model server is believed the names of its
+        models, not that it serves those of others."""
+        if not self.config.models:
+            return model in self.discovered
+        return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.config.models)
 
     def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
         """What to ask it; the body is the one that the engine keeps. `hold`: report a status that asks for
@@ -121,7 +125,7 @@ def make(config: UpstreamConfig) -> Upstream:
     is_tls = url.scheme == "https"
     port = url.port or (443 if is_tls else 80)
     target = Target(is_tls, url.hostname or "", port, config.protocol)
-    key = os.environ.get(config.api_key_env) if config.api_key_env else None
+    key = key_of_environment(config.api_key_env) if config.api_key_env else None
     return Upstream(config, target, url.path.rstrip("/"), key)
 
 
@@ -174,7 +178,14 @@ async def watch_one(upstream: Upstream, engine: Engine) -> None:
 
 
 async def check(upstream: Upstream, engine: Engine) -> None:
-    """Asks once."""
+    """Asks once. Whatever comes of it, the next look is not lost."""
+    try:
+        await _ask(upstream, engine)
+    except Exception:
+        log.exception("upstream %s: the look at it failed; it is looked at again", upstream.name)
+
+
+async def _ask(upstream: Upstream, engine: Engine) -> None:
     fields = [("accept", "application/json")]
     if upstream.api_key:
         fields += [("authorization", f"Bearer {upstream.api_key}"), ("x-api-key", upstream.api_key)]
@@ -190,20 +201,15 @@ async def check(upstream: Upstream, engine: Engine) -> None:
             max_bytes=HEALTH_MAX_BYTES,
         )
     except HeadraceError as error:
-        upstream.mark(False, str(error))
+        if error.kind.side == "upstream":
+            upstream.mark(False, str(error))
+        else:
+            # What we lack (descriptors, say) is nothing that the model server did.
+            log.warning("upstream %s cannot be asked how it is: %s", upstream.name, error)
         return
     if status >= 500:
         upstream.mark(False, f"{upstream.config.health_path} answers {status}")
         return
     if status == 200 and not upstream.config.models:
-        upstream.discovered = model_names(body) or upstream.discovered
+        upstream.discovered = dict.fromkeys(model_names(body)) or upstream.discovered
     upstream.mark(True)
-
-
-def model_names(body: bytes) -> list[str]:
-    """The ids in an answer of `/v1/models`; none when it is something else."""
-    try:
-        listed = json.loads(body)["data"]
-        return [str(entry["id"]) for entry in listed]
-    except (ValueError, KeyError, TypeError):
-        return []

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.config import Upstream as UpstreamConfig
 from headrace.gateway.auth import Keys, hash_key, new_key
-from headrace.gateway.upstreams import Upstreams, model_names
+from headrace.gateway.model_list import model_names
+from headrace.gateway.upstreams import Upstreams
 
 
 def upstreams(*models: list[str], paths: list[str] | None = None) -> Upstreams:
