@@ -7,6 +7,7 @@ what follows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -55,6 +56,13 @@ class ConfigError(HeadraceError):
 
     def __str__(self) -> str:
         return self.detail or super().__str__()
+
+
+def with_file(error: ConfigError, files: Mapping[str, object]) -> ConfigError:
+    """The same error, with the file of the setting that it begins with. `files`: by setting."""
+    setting, colon, rest = error.detail.partition(": ")
+    file = files.get(setting) if colon else None
+    return error if file is None else ConfigError(detail=f"{setting}: {file}: {rest}")
 
 
 class UsageError(HeadraceError):

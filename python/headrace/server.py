@@ -13,8 +13,8 @@ import logging
 from types import TracebackType
 
 from headrace import _engine
-from headrace.config import Config, engine_json
-from headrace.errors import ClientGoneError, HeadraceError, Kind, kinds
+from headrace.config import Config, engine_json, files
+from headrace.errors import ClientGoneError, ConfigError, HeadraceError, Kind, kinds, with_file
 from headrace.exchange import Exchange, Handler
 from headrace.loop import bridge
 
@@ -32,13 +32,17 @@ class Server:
 
     def __init__(self, config: Config, certificate_pem: str, key_pem: str, handler: Handler) -> None:
         self._json = engine_json(config, certificate_pem, key_pem)
+        self._files = files(config)
         self._handler = handler
         self._engine: _engine.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Binds and serves. Raises `ConfigError` when the address or the certificate cannot be used."""
-        self._engine = _engine.Server.start(self._json, bridge(), self._begin)
+        try:
+            self._engine = _engine.Server.start(self._json, bridge(), self._begin)
+        except ConfigError as error:
+            raise with_file(error, self._files) from None
 
     @property
     def engine(self) -> _engine.Server:
@@ -51,13 +55,16 @@ class Server:
         """IP address and port, UDP and TCP."""
         return self.engine.address
 
-    def set_certificate(self, certificate_pem: str, key_pem: str) -> None:
+    def set_certificate(self, config: Config, certificate_pem: str, key_pem: str) -> None:
         """Shows another certificate (the texts) from the next connection on; those that are there do not
         notice.
 
-        Raises `ConfigError`; the one before stays.
+        `config`: the one that names their files. Raises `ConfigError`; the one before stays.
         """
-        self.engine.set_certificate(certificate_pem, key_pem)
+        try:
+            self.engine.set_certificate(certificate_pem, key_pem)
+        except ConfigError as error:
+            raise with_file(error, files(config)) from None
 
     def snapshot(self) -> dict[str, int]:
         """Gauges and counts of the engine."""
@@ -114,7 +121,7 @@ async def _answer_failure(exchange: Exchange, kind: Kind) -> None:
     """While no head was sent, the client is told by a status; of what was found, the log alone is told."""
     if exchange.phase != "open":
         return
-    error = {"message": f"{kind.sentence}; the server's log says more", "type": f"{kind.side}_error"}
+    error = {"message": f"{kind.sentence}; the server's log says why", "type": f"{kind.side}_error"}
     body = json.dumps({"error": error | {"code": kind.slug}}).encode() + b"\n"
     with contextlib.suppress(HeadraceError):
         await exchange.answer(kind.status, [("content-type", "application/json")], body)

@@ -65,7 +65,7 @@ class Screen:
     """What a terminal shows."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.text = descriptor, ""
+        self.descriptor, self.text, self.seen = descriptor, "", ""
 
     def wait_for(self, what: str) -> None:
         """Reads until `what` is there; what stood before it is forgotten."""
@@ -75,5 +75,6 @@ class Screen:
         while what not in self.text:
             assert time.monotonic() < until, f"{what!r} never came: {self.text!r}"
             if select.select([self.descriptor], [], [], 0.1)[0]:
-                self.text += os.read(self.descriptor, 4096).decode(errors="replace")
+                read = os.read(self.descriptor, 4096).decode(errors="replace")
+                self.text, self.seen = self.text + read, self.seen + read
         self.text = self.text.split(what, 1)[1]

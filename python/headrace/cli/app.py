@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli import chat, config, demo, extensions, key, model, serve
 from headrace.errors import ConfigError, HeadraceError
+from headrace.printable import one_line
 
 app = typer.Typer(
     name="headrace",
@@ -49,9 +50,7 @@ def run() -> None:
     """Runs the command that was asked for. Exits with 2 for a wrong configuration, 1 for other errors."""
     try:
         app()
-    except ConfigError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        sys.exit(2)
     except HeadraceError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        sys.exit(1)
+        for line in str(error).split("\n"):
+            print(f"headrace: {one_line(line)}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

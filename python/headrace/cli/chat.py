@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from headrace.printable import clipped, for_terminal, one_line
+
 DEFAULT_URL = "https://localhost:4433"
 
 
@@ -51,7 +53,7 @@ def chat(
         runner.run(talk.open(model))
         if question is not None:
             raise typer.Exit(0 if ask(runner, talk, question) else 1)
-        print(f"{talk.model} at {url}. Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
+        print(f"{clipped(talk.model)} at {url}. Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
         while (question := _read_line()) is not None:
             if question.strip():
                 ask(runner, talk, question)
@@ -67,7 +69,7 @@ def ask(runner: asyncio.Runner, talk: Talk, question: str) -> bool:
     except KeyboardInterrupt:
         return False
     except HeadraceError as error:
-        print(f"\nheadrace: {error}", file=sys.stderr)
+        print(f"\nheadrace: {one_line(str(error))}", file=sys.stderr)
         return False
 
 
@@ -135,7 +137,10 @@ class Talk:
         status, body = await response.head(), await response.read()
         if status != 200:
             raise ConfigError(detail=f"{self.url}/v1/models answers {status}: {_message(body)}")
-        models = [entry["id"] for entry in json.loads(body)["data"]]
+        try:
+            models = [entry["id"] for entry in json.loads(body)["data"]]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            raise ConfigError(detail=f"{self.url}/v1/models is not a list of models") from None
         if not models:
             raise ConfigError(detail="the gateway has no model (yet); name one with --model")
         return str(models[0])
@@ -151,12 +156,15 @@ class Talk:
             await self.open(self.model)
         body = {"model": self.model, "messages": self.messages, "max_tokens": self.max_tokens, "stream": True}
         timing, reader, text = Timing(time.monotonic_ns()), EventReader(), ""
+        # A pipe gets the model's own bytes; a terminal would do what they say.
+        show = for_terminal if sys.stdout.isatty() else str
         headers = [*self.headers, ("content-type", "application/json"), ("accept", "text/event-stream")]
         response = self.connection.request("POST", "/v1/chat/completions", headers, json.dumps(body).encode())
         is_whole = False
         try:
             if await response.head() != 200:
-                print(f"headrace: {response.status}: {_message(await response.read())}", file=sys.stderr)
+                message = one_line(_message(await response.read()))
+                print(f"headrace: {response.status}: {message}", file=sys.stderr)
                 self.messages.pop()
                 return False
             async for batch in response.chunks():
@@ -166,7 +174,7 @@ class Talk:
                         if piece:
                             timing.token_ns.append(chunk.at_ns)
                             text += piece
-                            sys.stdout.write(piece)
+                            sys.stdout.write(show(piece))
                 sys.stdout.flush()
             is_whole = True
         except asyncio.CancelledError:
@@ -186,18 +194,21 @@ def _content(data: str) -> str:
 
     if data == "[DONE]":
         return ""
-    value = json.loads(data)
-    if error := value.get("error"):
-        raise StreamError("truncated", error.get("message", str(error)))
-    choices = value.get("choices") or [{}]
-    return choices[0].get("delta", {}).get("content") or ""
+    try:
+        value = json.loads(data)
+        if error := value.get("error"):
+            raise StreamError("truncated", error["message"] if isinstance(error, dict) else str(error))
+        choices = value.get("choices") or [{}]
+        return str(choices[0].get("delta", {}).get("content") or "")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise StreamError("protocol", "an event is not a chat completion's") from None
 
 
 def _message(body: bytes) -> str:
     try:
         error = json.loads(body)["error"]
         return str(error if isinstance(error, str) else error["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return body.decode("utf-8", "replace").strip()
 
 

@@ -16,7 +16,7 @@ from headrace import _engine, echo
 from headrace.client.origin import Origin
 from headrace.client.trust import Trust
 from headrace.client.waiting import Alarm
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, with_file
 from headrace.loop import bridge
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -49,18 +49,21 @@ def config(
     if echo_mode not in get_args(echo.Mode):
         raise ConfigError(detail=f"echo: expected one of {', '.join(get_args(echo.Mode))}; got {echo_mode!r}")
     kind, pem = trust.read()
-    return _engine.ClientConfig(
-        trust=kind,
-        ca_pem=pem,
-        identity=trust.read_identity(),
-        handshake_timeout=handshake_timeout,
-        idle_timeout=IDLE_TIMEOUT_S,
-        keep_idle=keep_idle,
-        max_head_bytes=MAX_HEAD_BYTES,
-        stream_window=STREAM_WINDOW,
-        connection_window=CONNECTION_WINDOW,
-        echo=json.dumps(echo.engine(echo_mode)),
-    )
+    try:
+        return _engine.ClientConfig(
+            trust=kind,
+            ca_pem=pem,
+            identity=trust.read_identity(),
+            handshake_timeout=handshake_timeout,
+            idle_timeout=IDLE_TIMEOUT_S,
+            keep_idle=keep_idle,
+            max_head_bytes=MAX_HEAD_BYTES,
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            echo=json.dumps(echo.engine(echo_mode)),
+        )
+    except ConfigError as error:
+        raise with_file(error, trust.files()) from None
 
 
 def opener(

@@ -43,6 +43,11 @@ class Trust:
         certificate, key = self.identity
         return _text(certificate, "the client's certificate file"), _text(key, "the client's key file")
 
+    def files(self) -> dict[str, object]:
+        """By the names that the engine's errors begin with."""
+        certificate, key = self.identity or (None, None)
+        return {"ca_file": self.ca_file, "identity.certificate": certificate, "identity.key": key}
+
 
 Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Cert = str | tuple[str, ...] | None

@@ -6,7 +6,7 @@ from headrace import extras
 
 extras.need("serve", "a server")
 
-from headrace.config.engine import engine_json, read_text
+from headrace.config.engine import engine_json, files, read_text
 from headrace.config.load import Config, load
 from headrace.config.sections import (
     Auth,
@@ -41,6 +41,7 @@ __all__ = [
     "Upstream",
     "UpstreamPool",
     "engine_json",
+    "files",
     "key_of_environment",
     "load",
     "read_text",

@@ -44,6 +44,15 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
     )
 
 
+def files(config: Config) -> dict[str, Path | None]:
+    """The files whose texts the engine reads, by their settings: its errors begin with the setting."""
+    return {
+        "tls.certificate": config.tls.certificate,
+        "tls.key": config.tls.key,
+        "pool.ca_file": config.pool.ca_file,
+    }
+
+
 def read_text(path: Path, key: str) -> str:
     """A file that a setting names. Raises `ConfigError` that names the key."""
     try:

@@ -165,7 +165,7 @@ class Gateway:
         Returns the sections that have changed and hold only from the next start on. Raises `ConfigError`;
         then all stays as it was.
         """
-        self.server.set_certificate(certificate_pem, key_pem)
+        self.server.set_certificate(config, certificate_pem, key_pem)
         kept = {name: getattr(self.config, name) for name in Config.model_fields if name not in AT_ONCE}
         later = [name for name, section in kept.items() if getattr(config, name) != section]
         upstreams = Upstreams(config.upstreams, self.upstreams)

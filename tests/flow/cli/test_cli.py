@@ -197,7 +197,7 @@ def test_a_bad_certificate_file_and_a_bad_model_file_are_told(home: dict[str, st
     (tmp_path / "bad.pem").write_text("nonsense")
     bad = ["--certificate", "bad.pem", "--key", "bad.pem", "--upstream", "http://127.0.0.1:9"]
     result = run("serve", *bad, env=home, cwd=tmp_path)
-    assert (result.returncode, "the certificate file holds no certificate" in result.stderr) == (2, True)
+    assert (result.returncode, "tls.certificate: bad.pem: holds no certificate" in result.stderr) == (2, True)
     result = run("serve", "--model", "bad.pem", env=home, cwd=tmp_path)
     assert (result.returncode, "bad.pem is no GGUF file" in result.stderr) == (2, True)
 

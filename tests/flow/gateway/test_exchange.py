@@ -189,7 +189,7 @@ async def test_calls_out_of_turn_are_refused_and_break_nothing(serve: Serve, dia
             await exchange.respond(200, [])
         with pytest.raises(UsageError, match="is no HTTP status"):
             exchange.respond(99, [])
-        with pytest.raises(UsageError, match="cannot be the value"):
+        with pytest.raises(UsageError, match="the value of x holds what none may"):
             exchange.respond(200, [("x", "a\r\nb: c")])
         with pytest.raises(UsageError, match="is no name of a header field"):
             exchange.respond(200, [("bad name", "x")])
@@ -234,7 +234,7 @@ async def test_a_handler_that_fails_before_its_answer_is_answered_500(serve: Ser
 
     response = (await dial(await serve(handler))).request("GET", "/")
     assert await response.head() == 500
-    assert b"its log says why" in await response.read()
+    assert b"log says why" in await response.read()
 
 
 async def test_a_handler_hears_that_its_client_is_gone(serve: Serve, dial: Dial) -> None:

@@ -83,15 +83,15 @@ async def test_a_port_that_is_taken_is_refused_with_a_fix(serve: Callable[..., A
 @pytest.mark.parametrize(
     ("chain", "key", "message"),
     [
-        ("nonsense", None, "the certificate file holds no certificate"),
-        (None, "nonsense", "the key file holds no private key"),
-        ("", None, "the certificate file holds no certificate"),
+        ("nonsense", None, "tls.certificate: holds no certificate"),
+        (None, "nonsense", "tls.key: holds no private key"),
+        ("", None, "tls.certificate: holds no certificate"),
         (
             "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----",
             None,
-            "the certificate file is not PEM",
+            "tls.certificate: is not PEM",
         ),
-        (None, "other", "the key does not belong to the certificate"),
+        (None, "other", "tls.key: does not belong to the certificate"),
     ],
 )
 async def test_a_bad_certificate_says_what_is_bad(

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.gateway import Gateway
 from headrace.gateway.auth import new_key
-from headrace.lab.source import Source
+from headrace_lab.model import Source
 from tests.helpers.asking import PROTOCOLS, ask
 from tests.helpers.hostile import Call, Hostile, whole
 from tests.helpers.requests import JSON

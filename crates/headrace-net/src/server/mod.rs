@@ -313,7 +313,10 @@ impl Drop for Server {
 
 fn upstream_tls(config: &ServerConfig) -> Result<UpstreamTls, Error> {
     let trust = Trust::System { ca_pem: config.upstream.ca_pem.clone() };
-    let of = |alpn: &[&[u8]]| Ok::<_, Error>(Arc::new(tls::client(&trust, None, alpn)?));
+    let of = |alpn: &[&[u8]]| match tls::client(&trust, None, alpn) {
+        Ok(config) => Ok(Arc::new(config)),
+        Err(error) => Err(Error::new(error.kind, format!("pool.{}", error.detail))),
+    };
     Ok(UpstreamTls { auto: of(&[b"h2", b"http/1.1"])?, http1: of(&[b"http/1.1"])?, http2: of(&[b"h2"])? })
 }
 

@@ -1,6 +1,7 @@
 //! TLS for both listeners and for upstreams.
 //!
-//! In: PEM texts. Out: rustls configurations, or an error that says which text is wrong and why.
+//! In: PEM texts. Out: rustls configurations, or an error that begins with the setting whose text is wrong, and says
+//! why.
 
 pub mod key_share;
 pub mod tickets;
@@ -31,9 +32,8 @@ pub fn server(
     key_pem: &str,
     tickets: Option<Arc<Tickets>>,
 ) -> Result<ServerTls, Error> {
-    let chain = certificates(certificate_pem, "the certificate file")?;
-    let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
-        .map_err(|error| Error::new(Kind::Config, format!("the key file holds no private key: {error}")))?;
+    let chain = certificates(certificate_pem, "tls.certificate")?;
+    let key = private_key(key_pem, "tls.key")?;
     let build = |alpn: &[&[u8]], versions: &[&'static rustls::SupportedProtocolVersion]| {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
@@ -42,9 +42,9 @@ pub fn server(
             })
             .map_err(|error| match error {
                 rustls::Error::InconsistentKeys(_) => {
-                    Error::new(Kind::Config, "the key does not belong to the certificate")
+                    Error::new(Kind::Config, "tls.key: does not belong to the certificate of tls.certificate")
                 }
-                error => Error::new(Kind::Config, format!("the certificate and key are unusable: {error}")),
+                error => Error::new(Kind::Config, format!("tls.certificate: cannot be used: {error}")),
             })?;
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         Ok::<_, Error>(config)
@@ -99,9 +99,9 @@ pub fn client(trust: &Trust, identity: Option<&Identity>, alpn: &[&[u8]]) -> Res
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
             if !ca_pem.is_empty() {
-                for certificate in certificates(ca_pem, "the CA file")? {
+                for certificate in certificates(ca_pem, "ca_file")? {
                     roots.add(certificate).map_err(|error| {
-                        Error::new(Kind::Config, format!("the CA file is unusable: {error}"))
+                        Error::new(Kind::Config, format!("ca_file: cannot be used: {error}"))
                     })?;
                 }
             }
@@ -111,12 +111,10 @@ pub fn client(trust: &Trust, identity: Option<&Identity>, alpn: &[&[u8]]) -> Res
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some(Identity { certificate_pem, key_pem }) => {
-            let chain = certificates(certificate_pem, "the client's certificate file")?;
-            let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|error| {
-                Error::new(Kind::Config, format!("the client's key file holds no private key: {error}"))
-            })?;
+            let chain = certificates(certificate_pem, "identity.certificate")?;
+            let key = private_key(key_pem, "identity.key")?;
             builder.with_client_auth_cert(chain, key).map_err(|error| {
-                Error::new(Kind::Config, format!("the client's certificate and key are unusable: {error}"))
+                Error::new(Kind::Config, format!("identity.certificate: cannot be used: {error}"))
             })?
         }
     };
@@ -124,13 +122,20 @@ pub fn client(trust: &Trust, identity: Option<&Identity>, alpn: &[&[u8]]) -> Res
     Ok(config)
 }
 
-fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(pem: &str, setting: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(Error::new(Kind::Config, format!("{what} holds no certificate"))),
-        Err(error) => Err(Error::new(Kind::Config, format!("{what} is not PEM: {error}"))),
+        Ok(_) => Err(Error::new(Kind::Config, format!("{setting}: holds no certificate; expected PEM"))),
+        Err(error) => Err(Error::new(Kind::Config, format!("{setting}: is not PEM: {error}"))),
     }
+}
+
+fn private_key(pem: &str, setting: &str) -> Result<PrivateKeyDer<'static>, Error> {
+    let expected = "expected one in PEM, without a password";
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| {
+        Error::new(Kind::Config, format!("{setting}: holds no private key ({error}); {expected}"))
+    })
 }
 
 /// ring's, but AES-128 before AES-256: its keys are derived with SHA-256, for which processors have instructions, and
