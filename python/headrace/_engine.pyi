@@ -6,7 +6,7 @@ fields are pairs of text in Latin-1, names in lower case. Errors are those of `h
 
 import asyncio
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, final, overload
 
 from headrace.errors import HeadraceError
@@ -301,6 +301,14 @@ class Exchange:
     def bytes(self) -> int: ...
     def body(self) -> asyncio.Future[builtins.bytes]:
         """The whole body. Raises `RequestError`, `ClientGoneError`, `OverloadedError`."""
+
+    def body_fields(self, names: Sequence[str]) -> asyncio.Future[dict[str, str | bool | None] | None]:
+        """Fields at the top of a JSON body, which stays in the engine.
+
+        A text of at most 256 bytes is a `str`, a truth value a `bool`, everything else that is not `null` is
+        `None`; what is absent or `null` is left out. The result is `None` when the body is not a JSON object.
+        Raises what `body` raises.
+        """
 
     def respond(self, status: int, headers: _Fields) -> asyncio.Future[None]:
         """Sends the head of an answer."""

@@ -8,6 +8,7 @@
 //! * [`events`]: where one SSE event or NDJSON line ends ([`events::sse`], [`events::ndjson`])
 //! * [`relay`]: the state table of one exchange
 //! * [`fields`]: what may cross from one connection to the next
+//! * [`json_fields`]: single fields of a request's body
 //! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
 //! * [`replay`]: the record of one answer
 //! * [`recovery`]: what a transport does about loss, delay and change on a path
@@ -19,6 +20,7 @@ pub mod events;
 pub mod fields;
 pub mod http1;
 pub mod http3;
+pub mod json_fields;
 pub mod recovery;
 pub mod relay;
 pub mod replay;

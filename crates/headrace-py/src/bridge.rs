@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use headrace_core::Error;
+use headrace_core::json_fields::Fields;
 use headrace_net::downstream::Gone;
 use headrace_net::exchange;
 use headrace_net::relay::report;
@@ -35,6 +36,7 @@ const BATCH: usize = 512;
 pub enum Outcome {
     Nothing,
     Bytes(Bytes),
+    Fields(Option<Fields>),
     Report(Box<report::RelayReport>),
     Gone(Gone),
     Count(usize),
@@ -222,6 +224,7 @@ pub fn to_py(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyAny>> {
     Ok(match outcome {
         Outcome::Nothing => py.None().into_bound(py),
         Outcome::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Outcome::Fields(fields) => convert::fields_to_py(py, fields)?,
         Outcome::Report(report) => Bound::new(py, RelayReport::new(*report))?.into_any(),
         Outcome::Gone(Gone::Stopped) => intern!(py, "stopped").clone().into_any(),
         Outcome::Gone(Gone::Lost) => intern!(py, "lost").clone().into_any(),

@@ -1,10 +1,11 @@
-//! Header fields across the seam: Python has them as a list of pairs of `str` (Latin-1, as ASGI and WSGI have
-//! them).
+//! Fields across the seam. Python has those of a head as a list of pairs of `str` (Latin-1, as ASGI and WSGI have
+//! them), and those of a JSON body as a dict.
 
+use headrace_core::json_fields::{Fields, Value};
 use headrace_core::{Error, Kind, fields};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyBool, PyDict, PyList, PyString};
 
 /// # Errors
 /// [`Kind::Misuse`] that names the field.
@@ -40,4 +41,18 @@ pub fn to_py<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py, P
 
 pub fn text(value: &HeaderValue) -> String {
     value.as_bytes().iter().map(|&byte| char::from(byte)).collect()
+}
+
+/// Texts as `str`, truth values as `bool`, all else as `None`; no dict for what is not a JSON object.
+pub fn fields_to_py(py: Python<'_>, fields: Option<Fields>) -> PyResult<Bound<'_, PyAny>> {
+    let Some(fields) = fields else { return Ok(py.None().into_bound(py)) };
+    let dict = PyDict::new(py);
+    for (name, value) in fields {
+        match value {
+            Value::Text(text) => dict.set_item(name, text)?,
+            Value::Bool(value) => dict.set_item(name, PyBool::new(py, value))?,
+            Value::Other => dict.set_item(name, py.None())?,
+        }
+    }
+    Ok(dict.into_any())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_core::{Error, Kind};
+use headrace_core::{Error, Kind, json_fields};
 use headrace_net::exchange::{self, Command, Phase};
 use headrace_net::relay;
 use headrace_net::upstream::UpstreamRequest;
@@ -210,6 +210,15 @@ impl Exchange {
             return self.bridge.get().ready(py, PyBytes::new(py, &body).into_any());
         }
         self.call(py, Outcome::Bytes, Command::Body)
+    }
+
+    /// Fields of a JSON body, which stays where it is.
+    fn body_fields<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(body) = self.inner.take_ready_body() {
+            let fields = json_fields::read(&body, &names);
+            return self.bridge.get().ready(py, convert::fields_to_py(py, fields)?);
+        }
+        self.bridge.get().call(py, Outcome::Fields, |reply| self.inner.body_fields(names, reply))
     }
 
     /// Sends the head of an answer.

@@ -210,8 +210,8 @@ class _Connection(asyncio.Protocol):
 
     def _begin(self, path: str, fields: dict[str, str], body: bytes) -> None:
         try:
-            request: dict[str, Any] = json.loads(body) if body else {}
-        except ValueError:
+            request: dict[str, Any] = json.loads(body) if body.startswith(b"{") else {}
+        except (ValueError, RecursionError):
             request = {}
         overrides = request.get("script") or {}
         self.script = from_fields(overrides) if overrides else self.source.default

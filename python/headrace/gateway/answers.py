@@ -18,7 +18,10 @@ REFUSALS = {
         "the path has dot segments, which a client resolves before it asks (RFC 3986 §5.2.4)",
     ),
     "invalid_api_key": (401, "the API key is missing or unknown"),
-    "invalid_json": (400, "the body is no JSON object, or its `model` is no text"),
+    "invalid_json": (
+        400,
+        "the upstream depends on the model, and the body is not a JSON object or its `model` not a text",
+    ),
     "no_route": (404, "no upstream serves the path"),
     "model_not_found": (404, "no upstream serves the model"),
     "model_unavailable": (503, "no upstream that is reachable now is known to serve the model"),

@@ -119,17 +119,18 @@ class Gateway:
             outcome.status = await page(self._state(), exchange)
             return
         try:
-            # Of the body only its model is looked at; the engine keeps the bytes and sends them on.
-            outcome.model = models.asked_model(request, await exchange.body())
-        except models.BadBody as error:
-            await refuse(exchange, outcome, "invalid_json", str(error))
-            return
+            # Only the model is looked at; the engine keeps the body, and sends it on.
+            asked = models.asked(request, await exchange.body_fields(models.BODY_FIELDS))
         except (RequestError, OverloadedError) as error:
             await refuse(exchange, outcome, error.kind.slug, str(error))
             return
-        candidates = self.upstreams.candidates(request.path, outcome.model)
+        outcome.model = asked.model
+        candidates = self.upstreams.candidates(request.path, asked.model)
         if not candidates:
             await self._refuse_route(exchange, outcome)
+        elif asked.flaw and self.upstreams.differ(candidates):
+            message = f"{asked.flaw}, and which upstream serves it depends on the model"
+            await refuse(exchange, outcome, "invalid_json", message)
         elif early_data.is_idempotent(request):
             await self.dispatcher.relay_once(exchange, candidates, outcome)
         else:

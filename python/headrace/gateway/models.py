@@ -1,52 +1,41 @@
 """Which models there are.
 
-In: the upstreams. Out: the merged list that `/v1/models` answers with, and the model that a request asks for.
+In: the upstreams, or the fields of a request's body. Out: the merged list that `/v1/models` answers with, or
+the model that a request asks for.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from headrace.exchange import Request
-from headrace.gateway.model_list import LONGEST_NAME
 from headrace.gateway.upstreams import Upstream
 
-
-class _Body(msgspec.Struct):
-    """What routing needs of a request's body; the rest is skipped, not built."""
-
-    model: Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)] | None = None
+BODY_FIELDS = ("model",)
+"""What the gateway reads of a request's body (`Exchange.body_fields`)."""
 
 
-_decoder = msgspec.json.Decoder(_Body)
+class Asked(NamedTuple):
+    """The model that a request asks for."""
+
+    model: str | None
+    """`None`: the request names none, or none that can be read."""
+    flaw: str | None = None
+    """Why the model that the request may name cannot be read."""
 
 
-class BadBody(Exception):
-    """The body is no JSON object, or its `model` no text."""
-
-
-def asked_model(request: Request, body: bytes) -> str | None:
-    """The `model` of a JSON body; `None` when there is no body, no JSON, or no model in it.
-
-    Raises `BadBody` when the body says that it is JSON and is not.
-    """
-    content_type = (request.header("content-type") or "application/json").partition(";")[0].strip().lower()
-    is_json = content_type == "application/json"
-    # `curl -d` names another type, and model servers read JSON all the same.
-    if not body or not (is_json or body.lstrip()[:1] == b"{"):
-        return None
-    try:
-        return _decoder.decode(body).model
-    except msgspec.ValidationError as error:
-        raise BadBody(f"the request's body is not what was expected: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not is_json:
-            return None
-        raise BadBody(f"the request's body is no JSON: {error}") from None
-    except RecursionError:
-        raise BadBody("the request's body is nested too deeply") from None
+def asked(request: Request, fields: dict[str, str | bool | None] | None) -> Asked:
+    """What a request asks for, by its body's fields. A body of another type than JSON names no model."""
+    if fields is None:
+        content_type = request.header("content-type") or "application/json"
+        is_json = content_type.partition(";")[0].strip().lower() == "application/json"
+        return Asked(None, "the request's body is not a JSON object" if is_json else None)
+    model = fields.get("model")
+    if isinstance(model, str):
+        return Asked(model)
+    return Asked(
+        None, "the request's `model` is not a text of at most 256 bytes" if "model" in fields else None
+    )
 
 
 def merged(upstreams: list[Upstream]) -> dict[str, Any]:

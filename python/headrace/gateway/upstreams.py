@@ -150,6 +150,10 @@ class Upstreams:
             return serving
         return [upstream for upstream in serving if upstream.serves_model(model)]
 
+    def differ(self, candidates: list[Upstream]) -> bool:
+        """Whether some of them serve other models than others: then a request must name its model."""
+        return len({frozenset(upstream.models) for upstream in candidates}) > 1
+
     def choose(self, candidates: list[Upstream], tried: list[Upstream]) -> Upstream | None:
         """The least busy of the well ones, and only then of the others; equals take turns."""
         left = [upstream for upstream in candidates if upstream not in tried]

@@ -32,6 +32,44 @@ async def test_a_body_arrives_whole(size: int, serve: Serve, dial: Dial) -> None
     assert await response.read() == body
 
 
+@pytest.mark.parametrize("size", [0, 100_000, 4_000_000])
+async def test_fields_of_a_body_are_read_where_it_is(size: int, serve: Serve, dial: Dial) -> None:
+    """Of a body that came with its head and of one that came later; it can still be had whole."""
+    seen: list[object] = []
+
+    async def handle(exchange: Exchange) -> None:
+        seen.append(await exchange.body_fields(("model", "stream", "n", "gone")))
+        seen.append(len(await exchange.body()))
+        seen.append(await exchange.body_fields(["model"]))
+        await exchange.answer(200, [], b"")
+
+    connection = await dial(await serve(handle))
+    body = b'{"messages": "%s", "stream": true, "n": 7, "gone": null, "model": "m\\u00e9"}' % (b"x" * size)
+    for sent in (body, b"no JSON", b""):
+        assert await connection.request("POST", "/", [], sent).head() == 200
+    assert seen == [
+        *({"model": "m\xe9", "stream": True, "n": None}, len(body), {"model": "m\xe9"}),
+        *(None, 7, None),
+        *({}, 0, {}),
+    ]
+
+
+async def test_fields_of_a_body_that_is_refused_are_refused(serve: Serve, dial: Dial) -> None:
+    seen: list[str] = []
+
+    async def handle(exchange: Exchange) -> None:
+        try:
+            await exchange.body_fields(("model",))
+        except RequestError as error:
+            seen.append(error.kind.slug)
+            raise
+
+    connection = await dial(await serve(handle, limits={"max_body_bytes": 1000}))
+    with pytest.raises(StreamError):
+        await connection.request("POST", "/", [], b"x" * 2000).head()
+    assert seen == ["body_too_large"]
+
+
 @pytest.mark.parametrize("http2", [True, False])
 async def test_a_body_arrives_whole_over_tcp(http2: bool, serve: Serve, ca_file: Path) -> None:
     server = await serve(echo)

@@ -85,30 +85,53 @@ async def test_an_error_has_the_shape_of_the_api_that_was_asked(gateway: Gateway
     assert json.loads(ollama)["error"].startswith("no upstream serves the model 'nope'")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"{not json", "is no JSON"),
-        (b'{"model": 7}', "is not what was expected: Expected `str | null`, got `int` - at `$.model`"),
-        (b"[1, 2]", "is not what was expected: Expected `object`, got `array`"),
-        (b"\xff\xfe", "is no JSON"),
-    ],
-)
-async def test_a_body_that_is_no_json_is_told(
-    body: bytes, message: str, gateway: Gateway, dial: Dial
+UNREADABLE = [
+    (b"{not json", "body is not a JSON object"),
+    (b'{"model": 7}', "`model` is not a text of at most 256 bytes"),
+    (b'{"model": "%s"}' % (b"x" * 257), "`model` is not a text of at most 256 bytes"),
+    (b"[1, 2]", "body is not a JSON object"),
+    (b"\xff\xfe", "body is not a JSON object"),
+    (b'{"model": "a"} and more', "body is not a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), UNREADABLE)
+async def test_a_model_that_cannot_be_read_is_told_where_the_upstream_depends_on_it(
+    body: bytes, message: str, start: Start, dial: Dial
 ) -> None:
-    status, answer = await ask(await dial(gateway), body)
+    """Nothing of the body is in the message."""
+    async with Source(models=("a",)) as first, Source(models=("b",)) as second:
+        status, answer = await ask(await dial(await start(first, second)), body)
     error = json.loads(answer)["error"]
     assert (status, error["code"]) == (400, "invalid_json")
-    assert message in error["message"]
+    told = f"the request's {message}, and which upstream serves it depends on the model"
+    assert error["message"] == told
 
 
-async def test_a_body_of_another_type_is_not_looked_into(
-    source: Source, gateway: Gateway, dial: Dial
+@pytest.mark.parametrize("body", [body for body, _ in UNREADABLE])
+async def test_a_model_that_cannot_be_read_is_the_model_servers_to_judge_where_nothing_depends_on_it(
+    body: bytes, source: Source, gateway: Gateway, dial: Dial
 ) -> None:
-    status, _ = await ask(await dial(gateway), b"--x\r\n", headers=[("content-type", "multipart/form-data")])
-    assert status == 200
-    assert source.runs[0].body_bytes == 5
+    """It arrives as it is, and the model server's own answer is relayed."""
+    await ask(await dial(gateway), body)
+    assert source.runs[0].body_bytes == len(body)
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "text/plain", "audio/wav"])
+async def test_a_body_of_another_type_needs_no_model(content_type: str, start: Start, dial: Dial) -> None:
+    async with Source(models=("a",)) as first, Source(models=("b",)) as second:
+        connection = await dial(await start(first, second))
+        status, _ = await ask(connection, b"--x\r\n", headers=[("content-type", content_type)])
+        assert status == 200
+        assert [run.body_bytes for run in [*first.runs, *second.runs]] == [5]
+
+
+@pytest.mark.parametrize("depth", [1_000, 1_000_000])
+async def test_a_deep_body_is_routed_like_any_other(depth: int, start: Start, dial: Dial) -> None:
+    async with Source(models=("a",)) as first, Source(models=("b",)) as second:
+        body = b'{"x": %s%s, "model": "b"}' % (b"[" * depth, b"]" * depth)
+        await ask(await dial(await start(first, second)), body)
+        assert (len(first.runs), [run.body_bytes for run in second.runs]) == (0, [len(body)])
 
 
 async def test_the_least_busy_upstream_is_asked(start: Start, dial: Dial) -> None:

@@ -4,6 +4,7 @@
 //! end (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not finished is
 //! reset; it never finishes by itself.
 
+mod body_fields;
 pub mod commands;
 pub mod driver;
 pub mod request_body;
