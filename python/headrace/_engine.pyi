@@ -28,6 +28,7 @@ __all__ = [
     "build_info",
     "close_connections",
     "error_kinds",
+    "make_certificate",
     "monotonic_ns",
 ]
 
@@ -38,6 +39,12 @@ def build_info() -> list[tuple[str, str]]:
 
 def monotonic_ns() -> int:
     """The clock by which the engine stamps what it receives; that of `time.monotonic_ns()`."""
+
+def make_certificate(names: Sequence[str], not_before: float, not_after: float) -> tuple[str, str, str]:
+    """A development certificate: PEM texts of a leaf for `names`, its key, and the authority that signed it.
+
+    The moments are Unix times. Raises `ConfigError` when a name cannot be in a certificate.
+    """
 
 def close_connections() -> None:
     """Closes every client connection of the process."""

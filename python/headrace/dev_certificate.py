@@ -7,17 +7,18 @@ the server: `headrace chat` does by itself, browsers and other programs must be 
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 import os
 import socket
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from cryptography.x509 import GeneralName
+from headrace import _engine
 
 LIFETIME = dt.timedelta(days=90)
 RENEW_BEFORE = dt.timedelta(days=7)
+CLOCK_ERROR = dt.timedelta(hours=1)
+"""So much may the clock of a client be behind ours."""
 
 
 class Certificate(NamedTuple):
@@ -40,7 +41,7 @@ def ensure(folder: Path | None = None) -> tuple[Certificate, bool]:
     """The certificate in `folder`, and whether it was just made."""
     folder = folder or state_folder()
     paths = [folder / name for name in ("cert.pem", "key.pem", "ca.pem")]
-    if all(path.exists() for path in paths) and _is_fresh(paths[0]):
+    if all(path.exists() for path in paths) and _is_fresh(paths[2]):
         return Certificate(*(path.read_text() for path in paths)), False
     folder.mkdir(parents=True, exist_ok=True)
     made = make([*_names(), "localhost", "127.0.0.1", "::1"])
@@ -51,73 +52,13 @@ def ensure(folder: Path | None = None) -> tuple[Certificate, bool]:
 
 
 def make(names: list[str], lifetime: dt.timedelta = LIFETIME) -> Certificate:
-    """A new authority and a leaf for `names` (host names and IP addresses), ECDSA P-256."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    """A new authority and a leaf for `names` (host names and IP addresses), both ECDSA P-256.
 
+    Raises `ConfigError` when a name cannot be in a certificate.
+    """
     now = dt.datetime.now(dt.UTC)
-
-    def build(
-        common_name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None
-    ) -> x509.CertificateBuilder:
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer or subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + lifetime)
-        )
-
-    usage = {
-        "digital_signature": False,
-        "content_commitment": False,
-        "key_encipherment": False,
-        "data_encipherment": False,
-        "key_agreement": False,
-        "key_cert_sign": False,
-        "crl_sign": False,
-        "encipher_only": False,
-        "decipher_only": False,
-    }
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca = (
-        build("headrace development CA", ca_key, None)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    alternatives = [_alternative(name) for name in dict.fromkeys(names)]
-    key = ec.generate_private_key(ec.SECP256R1())
-    leaf = (
-        build("headrace development server", key, ca.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "digital_signature": True}), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
-        .sign(ca_key, hashes.SHA256())
-    )
-    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    ca_pem = ca.public_bytes(Encoding.PEM).decode()
-    return Certificate(leaf.public_bytes(Encoding.PEM).decode(), key_pem, ca_pem)
-
-
-def _alternative(name: str) -> GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+    before, after = now - CLOCK_ERROR, now + lifetime
+    return Certificate(*_engine.make_certificate(names, before.timestamp(), after.timestamp()))
 
 
 def _names() -> list[str]:
@@ -125,11 +66,14 @@ def _names() -> list[str]:
     return [name] if name and name.isascii() else []
 
 
-def _is_fresh(path: Path) -> bool:
-    from cryptography import x509
+def _is_fresh(ca: Path) -> bool:
+    """Whether an authority, and so the leaf that was made with it, holds for a while."""
+    import ssl
 
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        expires = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-    except ValueError:
+        context.load_verify_locations(ca)
+    except ssl.SSLError:
         return False
-    return expires - dt.datetime.now(dt.UTC) > RENEW_BEFORE
+    until = [str(found["notAfter"]) for found in context.get_ca_certs()]
+    return bool(until) and ssl.cert_time_to_seconds(until[0]) - time.time() > RENEW_BEFORE.total_seconds()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 PACKAGES = {
-    "serve": ("cryptography", "pydantic", "pydantic_settings", "typer"),
+    "serve": ("pydantic", "pydantic_settings", "typer"),
     "local": ("xllamacpp",),
 }
 """What each extra brings (`[project.optional-dependencies]` of pyproject.toml)."""

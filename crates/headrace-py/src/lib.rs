@@ -28,6 +28,22 @@ fn monotonic_ns() -> u64 {
     headrace_net::client::stream::monotonic_ns()
 }
 
+/// A development certificate: PEM texts of the leaf, its key, and the authority. The moments are Unix times.
+#[pyfunction]
+fn make_certificate(
+    py: Python<'_>,
+    names: Vec<String>,
+    not_before: f64,
+    not_after: f64,
+) -> PyResult<(String, String, String)> {
+    let make = || {
+        let from = exchange::seconds("not_before", not_before)?;
+        headrace_net::tls::development::make(names, from, exchange::seconds("not_after", not_after)?)
+    };
+    let made = make().map_err(|error| errors::to_py(py, &error))?;
+    Ok((made.chain_pem, made.key_pem, made.ca_pem))
+}
+
 /// Closes every client connection: for the end of the process, so that no server goes on generating.
 #[pyfunction]
 fn close_connections(py: Python<'_>) {
@@ -39,6 +55,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(build_info, module)?)?;
     module.add_function(wrap_pyfunction!(monotonic_ns, module)?)?;
     module.add_function(wrap_pyfunction!(close_connections, module)?)?;
+    module.add_function(wrap_pyfunction!(make_certificate, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_kinds, module)?)?;
     module.add_class::<bridge::Bridge>()?;
     module.add_class::<server::Server>()?;

@@ -3,6 +3,7 @@
 //! In: PEM texts. Out: rustls configurations, or an error that begins with the setting whose text is wrong, and says
 //! why.
 
+pub mod development;
 pub mod key_share;
 pub mod tickets;
 
