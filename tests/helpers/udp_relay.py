@@ -11,19 +11,21 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Self
 
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]
+
 WAY_BACK_S = 0.03
+INITIAL, HANDSHAKE = 0, 2
 
 
 class UdpRelay(asyncio.DatagramProtocol):
-    """`kept`: the client's datagrams, in order. With `holds_handshake` those that the client sends after the
-    server's first answer wait for `release()`: until then the server's handshake is not complete. One of
-    `loses_every` datagrams of the server is lost."""
+    """`kept`: the client's datagrams, in order. With `holds_handshake` those by which a client completes the
+    server's handshake, or says what it can say only after that, wait for `release()`. One of `loses_every`
+    datagrams of the server is lost."""
 
     def __init__(self, server_port: int) -> None:
         self.server = ("127.0.0.1", server_port)
         self.kept: list[bytes] = []
         self.holds_handshake = False
-        self.is_answered = False
         self.held: list[bytes] = []
         self.loses_every = 0
         self.answers = 0
@@ -54,14 +56,14 @@ class UdpRelay(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: Any) -> None:
         self.client = addr
         self.kept.append(data)
-        if self.holds_handshake and self.is_answered:
+        if self.holds_handshake and completes_handshake(data):
             self.held.append(data)
         else:
             self._outside.sendto(data)
 
     def hold(self) -> None:
-        """From the next connection's first answer on."""
-        self.holds_handshake, self.is_answered = True, False
+        """Of the next connection."""
+        self.holds_handshake = True
 
     def release(self) -> None:
         self.holds_handshake = False
@@ -77,7 +79,6 @@ class UdpRelay(asyncio.DatagramProtocol):
         asyncio.get_running_loop().call_later(WAY_BACK_S, self._answer, data)
 
     def _answer(self, data: bytes) -> None:
-        self.is_answered = True
         if not self._inside.is_closing():
             self._inside.sendto(data, self.client)
 
@@ -91,6 +92,23 @@ class _Back(asyncio.DatagramProtocol):
 
     def error_received(self, exc: Exception) -> None:
         """The server's port may be closed for a moment."""
+
+
+def completes_handshake(datagram: bytes) -> bool:
+    """Whether a datagram of a client holds a Handshake or a 1-RTT packet (RFC 9000 §17.2, §17.3)."""
+    buffer = Buffer(data=datagram)
+    while not buffer.eof():
+        first = buffer.pull_uint8()
+        kind = (first & 0x30) >> 4
+        if not first & 0x80 or kind == HANDSHAKE:
+            return True
+        buffer.pull_uint32()  # version
+        for _ in range(2):  # connection IDs
+            buffer.pull_bytes(buffer.pull_uint8())
+        if kind == INITIAL:
+            buffer.pull_bytes(buffer.pull_uint_var())  # token
+        buffer.seek(buffer.pull_uint_var() + buffer.tell())
+    return False
 
 
 @contextlib.contextmanager
