@@ -18,10 +18,8 @@ REFUSALS = {
         "the path has dot segments, which a client resolves before it asks (RFC 3986 §5.2.4)",
     ),
     "invalid_api_key": (401, "the API key is missing or unknown"),
-    "invalid_json": (
-        400,
-        "the upstream depends on the model, and the body is not a JSON object or its `model` not a text",
-    ),
+    "invalid_json": (400, "the body is not a JSON object, and which upstream serves it depends on its model"),
+    "invalid_model": (400, "the body's `model` is not a text of at most 256 bytes"),
     "no_route": (404, "no upstream serves the path"),
     "model_not_found": (404, "no upstream serves the model"),
     "model_unavailable": (503, "no upstream that is reachable now is known to serve the model"),

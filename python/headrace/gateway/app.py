@@ -120,17 +120,19 @@ class Gateway:
             return
         try:
             # Only the model is looked at; the engine keeps the body, and sends it on.
-            asked = models.asked(request, await exchange.body_fields(models.BODY_FIELDS))
+            fields = await exchange.body_fields(models.BODY_FIELDS)
+            outcome.model = models.asked(fields)
+        except ValueError as error:
+            await refuse(exchange, outcome, "invalid_model", str(error), "model")
+            return
         except (RequestError, OverloadedError) as error:
             await refuse(exchange, outcome, error.kind.slug, str(error))
             return
-        outcome.model = asked.model
-        candidates = self.upstreams.candidates(request.path, asked.model)
+        candidates = self.upstreams.candidates(request.path, outcome.model)
         if not candidates:
             await self._refuse_route(exchange, outcome)
-        elif asked.flaw and self.upstreams.differ(candidates):
-            message = f"{asked.flaw}, and which upstream serves it depends on the model"
-            await refuse(exchange, outcome, "invalid_json", message)
+        elif models.is_unreadable(request, fields) and self.upstreams.differ(candidates):
+            await refuse(exchange, outcome, "invalid_json", REFUSALS["invalid_json"][1])
         elif early_data.is_idempotent(request):
             await self.dispatcher.relay_once(exchange, candidates, outcome)
         else:

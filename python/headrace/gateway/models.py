@@ -6,7 +6,7 @@ the model that a request asks for.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.exchange import Request
 from headrace.gateway.upstreams import Upstream
@@ -15,27 +15,22 @@ BODY_FIELDS = ("model",)
 """What the gateway reads of a request's body (`Exchange.body_fields`)."""
 
 
-class Asked(NamedTuple):
-    """The model that a request asks for."""
+def asked(fields: dict[str, str | bool | None] | None) -> str | None:
+    """The model that a request names, by its body's fields; `None` when it names none, as a body that is not a
+    JSON object.
 
-    model: str | None
-    """`None`: the request names none, or none that can be read."""
-    flaw: str | None = None
-    """Why the model that the request may name cannot be read."""
+    Raises `ValueError` when what it names cannot be the name of a model.
+    """
+    model = fields.get("model") if fields else None
+    if fields and "model" in fields and not isinstance(model, str):
+        raise ValueError("the request's `model` is not a text of at most 256 bytes")
+    return model if isinstance(model, str) else None
 
 
-def asked(request: Request, fields: dict[str, str | bool | None] | None) -> Asked:
-    """What a request asks for, by its body's fields. A body of another type than JSON names no model."""
-    if fields is None:
-        content_type = request.header("content-type") or "application/json"
-        is_json = content_type.partition(";")[0].strip().lower() == "application/json"
-        return Asked(None, "the request's body is not a JSON object" if is_json else None)
-    model = fields.get("model")
-    if isinstance(model, str):
-        return Asked(model)
-    return Asked(
-        None, "the request's `model` is not a text of at most 256 bytes" if "model" in fields else None
-    )
+def is_unreadable(request: Request, fields: dict[str, str | bool | None] | None) -> bool:
+    """Whether a body that says that it is JSON is not, so that a model that it may name is not known."""
+    kind = (request.header("content-type") or "application/json").partition(";")[0].strip().lower()
+    return fields is None and kind == "application/json"
 
 
 def merged(upstreams: list[Upstream]) -> dict[str, Any]:
