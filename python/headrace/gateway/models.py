@@ -16,8 +16,8 @@ BODY_FIELDS = ("model",)
 
 
 def asked(fields: dict[str, str | bool | None] | None) -> str | None:
-    """The model that a request names, by its body's fields; `None` when it names none, as a body that is not a
-    JSON object.
+    """The model that a request names, by its body's fields. `None` when it names none: so does a body that is
+    not a JSON object.
 
     Raises `ValueError` when what it names cannot be the name of a model.
     """
