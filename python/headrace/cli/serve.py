@@ -211,7 +211,7 @@ def _announce(gateway: Gateway) -> None:
     shown = f"[{host}]" if ":" in host else host
     models = sorted({model for upstream in gateway.upstreams.all for model in upstream.models})
     for upstream in gateway.upstreams.all:
-        state = "well" if upstream.is_healthy else f"unwell: {upstream.reason}"
+        state = "healthy" if upstream.is_healthy else f"unhealthy: {upstream.reason}"
         log.info("upstream %s: %s, %s", upstream.name, upstream.config.url, state)
     fields = {"event": "ready", "host": host, "port": port, "models": models}
     log.info(

@@ -17,7 +17,7 @@ from headrace.client.connection import KEEP_IDLE_S, Answer, Chunk, Response, ope
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
 from headrace.client.replay import add_key, may_come_twice
-from headrace.client.request import Begun, Outgoing, request, run, run_async
+from headrace.client.request import Request, Started, perform, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
 from headrace.client.waiting import wait, wait_async
@@ -49,9 +49,9 @@ class _Core:
         self._timeouts = timeouts
         self._pool = Pool(opener(trust or Trust(), keep_idle, echo), "only", max_connections_per_origin)
 
-    def _outgoing(
+    def _request(
         self, method: str, url: str, headers: Headers | None, body: bytes | None, replay_safe: bool
-    ) -> Outgoing:
+    ) -> Request:
         origin = Origin.parse(url)
         parts = urlsplit(url)
         fields = [(name.lower(), value) for name, value in headers or []]
@@ -61,7 +61,7 @@ class _Core:
         if self._adds_keys:
             add_key(method, target, fields)
         may_be_early = may_come_twice(method, fields, replay_safe)
-        return Outgoing(
+        return Request(
             method, origin, target, fields, body=body, timeouts=self._timeouts, may_be_early=may_be_early
         )
 
@@ -79,8 +79,8 @@ class _Core:
 class SyncResponse(Answer):
     """One answer as it comes, for the calling thread."""
 
-    def __init__(self, begun: Begun, read_timeout: float | None) -> None:
-        super().__init__(begun.stream)
+    def __init__(self, started: Started, read_timeout: float | None) -> None:
+        super().__init__(started.stream)
         self._timeout = read_timeout
 
     def chunks(self) -> Iterator[list[Chunk]]:
@@ -114,10 +114,10 @@ class Client(_Core):
         Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
         """
         whole = content if isinstance(content, bytes) else None
-        out = self._outgoing(method, url, headers, whole, replay_safe)
+        wanted = self._request(method, url, headers, whole, replay_safe)
         if not isinstance(content, bytes):
-            out.pieces = iter(content)
-        return SyncResponse(_begun(run(request(self._pool, out), out)), self._timeouts.read)
+            wanted.pieces = iter(content)
+        return SyncResponse(_started(run(perform(self._pool, wanted), wanted)), self._timeouts.read)
 
     def prewarm(self, origin: str) -> None:
         """Makes the connection to `https://host[:port]` now. Raises `ConnectError`."""
@@ -153,11 +153,11 @@ class AsyncClient(_Core):
         Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
         """
         whole = content if isinstance(content, bytes) else None
-        out = self._outgoing(method, url, headers, whole, replay_safe)
+        wanted = self._request(method, url, headers, whole, replay_safe)
         if not isinstance(content, bytes):
-            out.pieces = aiter(content)
-        begun = _begun(await run_async(request(self._pool, out), out))
-        return Response(begun.stream, self._timeouts.read)
+            wanted.pieces = aiter(content)
+        started = _started(await run_async(perform(self._pool, wanted), wanted))
+        return Response(started.stream, self._timeouts.read)
 
     async def prewarm(self, origin: str) -> None:
         """Makes the connection to `https://host[:port]` now. Raises `ConnectError`."""
@@ -177,7 +177,7 @@ class AsyncClient(_Core):
         self.close()
 
 
-def _begun(found: Begun | None) -> Begun:
+def _started(found: Started | None) -> Started:
     """A pool without TCP always finds a way, or raises."""
     if found is None:
         raise errors.make("internal", "the pool chose TCP")

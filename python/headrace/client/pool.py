@@ -142,10 +142,10 @@ class Pool:
             used = {at: site for at, site in self._sites.items() if site.connections or site.attempt}
             self._sites = used
         site = self._sites.setdefault(origin, _Site())
-        self._settle(site)
+        self._note_attempt(site)
         return site
 
-    def _settle(self, site: _Site) -> None:
+    def _note_attempt(self, site: _Site) -> None:
         """Notes what has become of the attempt, and forgets connections that are of no use."""
         site.connections = [connection for connection in site.connections if connection.is_usable]
         attempt = site.attempt

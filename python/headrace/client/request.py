@@ -56,7 +56,7 @@ Step = Wait | Trace | NextPiece
 
 
 @dataclass
-class Outgoing:
+class Request:
     """A request."""
 
     method: str
@@ -81,7 +81,7 @@ class Outgoing:
     """A piece of the body was taken; it cannot be asked for again."""
 
 
-class Begun(NamedTuple):
+class Started(NamedTuple):
     """An answer whose head is there."""
 
     stream: _engine.Stream
@@ -92,15 +92,15 @@ class Begun(NamedTuple):
     """The connection was there before the request."""
 
 
-Script = Generator[Step, Any, Begun | None]
+Steps = Generator[Step, Any, Started | None]
 
 
-def request(pool: Pool, out: Outgoing) -> Script:
+def perform(pool: Pool, request: Request) -> Steps:
     """Raises `HeadraceError`s of side `server`; never after a byte of the answer was given away."""
-    _check_length(out)
-    refusals, may_be_early = 0, out.may_be_early
+    _check_length(request)
+    refusals, may_be_early = 0, request.may_be_early
     while True:
-        lease = pool.take(out.origin, out.timeouts.connect, out.is_patient)
+        lease = pool.take(request.origin, request.timeouts.connect, request.is_patient)
         if lease is None:
             return None
         connection = lease.connection
@@ -109,49 +109,49 @@ def request(pool: Pool, out: Outgoing) -> Script:
         # done, and sends it in its first flight or right behind it. Otherwise TCP may still win, and then
         # nothing must have been sent.
         is_ahead = is_early or not (lease.is_open or pool.may_use_tcp)
-        if not (lease.is_open or is_ahead) and not (yield from _connect(pool, out, lease)):
+        if not (lease.is_open or is_ahead) and not (yield from _connect(pool, request, lease)):
             return None
-        whole = out.body if out.body is not None and len(out.body) <= PIECE else None
-        authority = out.authority or out.origin.authority
+        whole = request.body if request.body is not None and len(request.body) <= PIECE else None
+        authority = request.authority or request.origin.authority
         stream = connection.request(
-            out.method,
+            request.method,
             authority,
-            out.target,
-            out.headers,
+            request.target,
+            request.headers,
             whole,
             record=False,
-            abandon_after=out.abandon_after,
+            abandon_after=request.abandon_after,
             early=is_early,
         )
         try:
-            if is_ahead and not (yield from _connect(pool, out, lease)):
+            if is_ahead and not (yield from _connect(pool, request, lease)):
                 stream.stop()
                 return None
             if whole is None:
-                yield from _send_body(out, stream)
-            status, headers = yield from _head(out, stream)
+                yield from _send_body(request, stream)
+            status, headers = yield from _head(request, stream)
         except (errors.RefusedError, errors.ConnectionLostError) as error:
             stream.stop()
             refusals += 1
             # On a connection that had died before, the stream was not even opened.
-            is_untouched = stream.stream_id is None and not out.has_begun_body
-            is_refused = isinstance(error, errors.RefusedError) and out.body is not None
+            is_untouched = stream.stream_id is None and not request.has_begun_body
+            is_refused = isinstance(error, errors.RefusedError) and request.body is not None
             if refusals > MAX_REFUSALS or not (is_untouched or is_refused):
                 raise
         except BaseException:
             stream.stop()
             raise
         else:
-            if status == TOO_EARLY and stream.early_data and out.body is not None:
+            if status == TOO_EARLY and stream.early_data and request.body is not None:
                 stream.stop()
                 may_be_early = False
                 continue
-            return Begun(stream, connection, status, headers, lease.is_open)
+            return Started(stream, connection, status, headers, lease.is_open)
 
 
-def _connect(pool: Pool, out: Outgoing, lease: Lease) -> Generator[Step, Any, bool]:
+def _connect(pool: Pool, request: Request, lease: Lease) -> Generator[Step, Any, bool]:
     """`False`: take TCP."""
-    info = {"host": out.origin.host, "port": out.origin.port, "timeout": lease.wait}
+    info = {"host": request.origin.host, "port": request.origin.port, "timeout": lease.wait}
     yield Trace("connection.connect_quic.started", info)
     try:
         yield Wait(lease.connection.wait_reached, lease.wait, "connect_timeout")
@@ -164,44 +164,44 @@ def _connect(pool: Pool, out: Outgoing, lease: Lease) -> Generator[Step, Any, bo
     return True
 
 
-def _send_body(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, None]:
-    yield Wait(stream.wait_stream, out.timeouts.pool, "pool_timeout")
+def _send_body(request: Request, stream: _engine.Stream) -> Generator[Step, Any, None]:
+    yield Wait(stream.wait_stream, request.timeouts.pool, "pool_timeout")
     if stream.stream_id is None:
         _ = stream.ended  # It has ended without credit, and raises why; no piece is taken.
     yield Trace("http3.send_request_body.started", {"stream_id": stream.stream_id})
     slices = None
-    if out.body is not None:
-        slices = iter([out.body[at : at + PIECE] for at in range(0, len(out.body), PIECE)])
+    if request.body is not None:
+        slices = iter([request.body[at : at + PIECE] for at in range(0, len(request.body), PIECE)])
     sent = 0
     while True:
-        out.has_begun_body = slices is None
+        request.has_begun_body = slices is None
         piece = next(slices, None) if slices else (yield NextPiece())
         if piece is None:
             break
         sent += len(piece)
         try:
-            yield Wait(partial(stream.send, data=bytes(piece)), out.timeouts.write, "write_timeout")
+            yield Wait(partial(stream.send, data=bytes(piece)), request.timeouts.write, "write_timeout")
         except errors.ClosedError:
             return _why_closed(stream)
-    if (declared := _declared(out)) not in (None, sent):
+    if (declared := _declared(request)) not in (None, sent):
         raise errors.make("body_incomplete", f"{sent} bytes of the {declared} that content-length promised")
     stream.finish()
     yield Trace("http3.send_request_body.complete", {"return_value": None})
 
 
-def _declared(out: Outgoing) -> int | None:
-    value = next((value for name, value in out.headers if name == "content-length"), None)
+def _declared(request: Request) -> int | None:
+    value = next((value for name, value in request.headers if name == "content-length"), None)
     if value is not None and not (value.isascii() and value.isdecimal()):
         raise errors.make("bad_request", f"content-length: {value!r} is no number")
     return None if value is None else int(value)
 
 
-def _check_length(out: Outgoing) -> None:
+def _check_length(request: Request) -> None:
     """Of a body that is there whole."""
-    declared = _declared(out)
-    if out.body and declared not in (None, len(out.body)):
+    declared = _declared(request)
+    if request.body and declared not in (None, len(request.body)):
         raise errors.make(
-            "body_incomplete", f"content-length is {declared}, the body has {len(out.body)} bytes"
+            "body_incomplete", f"content-length is {declared}, the body has {len(request.body)} bytes"
         )
 
 
@@ -213,10 +213,12 @@ def _why_closed(stream: _engine.Stream) -> None:
         raise errors.make("write_lost", error.detail) from None
 
 
-def _head(out: Outgoing, stream: _engine.Stream) -> Generator[Step, Any, tuple[int, list[tuple[str, str]]]]:
-    yield Trace("http3.receive_response_headers.started", {"request": out})
+def _head(
+    request: Request, stream: _engine.Stream
+) -> Generator[Step, Any, tuple[int, list[tuple[str, str]]]]:
+    yield Trace("http3.receive_response_headers.started", {"request": request})
     try:
-        yield from _wait_head(out.timeouts, stream)
+        yield from _wait_head(request.timeouts, stream)
         found = stream.head
         if found is None:
             _ = stream.ended  # raises how it ended
@@ -248,43 +250,43 @@ def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, An
     yield Wait(stream.wait_head, None if read is None else read - waited, "read_timeout", read)
 
 
-def run(script: Script, out: Outgoing) -> Begun | None:
+def run(steps: Steps, request: Request) -> Started | None:
     """Drives a request on the calling thread."""
-    step, value = script.send, None
+    resume, value = steps.send, None
     while True:
         try:
-            wanted = step(value)
+            wanted = resume(value)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        step = script.send
+        resume = steps.send
         try:
             match wanted:
                 case Wait():
                     value = wait(*wanted)
                 case NextPiece():
-                    value = next(out.pieces, None)  # type: ignore[arg-type]
+                    value = next(request.pieces, None)  # type: ignore[arg-type]
                 case Trace(name, info):
-                    value = out.trace(name, info) if out.trace else None
+                    value = request.trace(name, info) if request.trace else None
         except BaseException as error:
-            step, value = script.throw, error
+            resume, value = steps.throw, error
 
 
-async def run_async(script: Script, out: Outgoing) -> Begun | None:
+async def run_async(steps: Steps, request: Request) -> Started | None:
     """Drives a request on the running asyncio loop."""
-    step, value = script.send, None
+    resume, value = steps.send, None
     while True:
         try:
-            wanted = step(value)
+            wanted = resume(value)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        step = script.send
+        resume = steps.send
         try:
             match wanted:
                 case Wait():
                     value = await wait_async(*wanted)
                 case NextPiece():
-                    value = await anext(out.pieces, None)  # type: ignore[arg-type]
+                    value = await anext(request.pieces, None)  # type: ignore[arg-type]
                 case Trace(name, info):
-                    value = await out.trace(name, info) if out.trace else None
+                    value = await request.trace(name, info) if request.trace else None
         except BaseException as error:
-            step, value = script.throw, error
+            resume, value = steps.throw, error

@@ -50,7 +50,7 @@ class Gateway:
     answers: Answers = field(init=False)
     """To requests with an `Idempotency-Key`."""
     dispatcher: Dispatcher = field(init=False)
-    _watch: asyncio.Task[None] | None = None
+    _polling: asyncio.Task[None] | None = None
     _drain_now: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -155,10 +155,10 @@ class Gateway:
             await refuse(exchange, outcome, "model_not_found", message, "model")
 
     async def start(self) -> None:
-        """Binds, looks at the upstreams once, and then keeps watching them. Raises `ConfigError`."""
+        """Binds, asks every upstream how it is, and goes on asking. Raises `ConfigError`."""
         self.server.start()
         first_round = asyncio.Event()
-        self._watch = asyncio.create_task(self.upstreams.watch(self.server.engine, first_round.set))
+        self._polling = asyncio.create_task(self.upstreams.poll_health(self.server.engine, first_round.set))
         await first_round.wait()
         self.is_started = True
 
@@ -173,11 +173,11 @@ class Gateway:
         later = [name for name, section in kept.items() if getattr(config, name) != section]
         upstreams = Upstreams(config.upstreams, self.upstreams)
         first_round = asyncio.Event()
-        watch = asyncio.create_task(upstreams.watch(self.server.engine, first_round.set))
+        polling = asyncio.create_task(upstreams.poll_health(self.server.engine, first_round.set))
         await first_round.wait()
-        if self._watch:
-            self._watch.cancel()
-        self._watch, self.upstreams = watch, upstreams
+        if self._polling:
+            self._polling.cancel()
+        self._polling, self.upstreams = polling, upstreams
         self.config = config.model_copy(update=kept)
         self.keys, self.access = Keys(config.auth), Access(config.log)
         self.dispatcher = self._dispatcher()
@@ -201,16 +201,16 @@ class Gateway:
 
     async def close(self) -> None:
         self.answers.close()
-        if self._watch:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._polling:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
         await self.server.close()
 
     async def __aenter__(self) -> Gateway:
         try:
             await self.start()
         except BaseException:
-            if self._watch:
+            if self._polling:
                 await self.close()
             raise
         return self

@@ -37,9 +37,9 @@ async def healthz(state: State, exchange: Exchange) -> int:
 
 async def readyz(state: State, exchange: Exchange) -> int:
     """Requests can be answered: not before the first look at the upstreams, and not while all of them are
-    unwell. Which there are is told to those who are let in."""
-    well = [upstream for upstream in state.upstreams if upstream.is_healthy]
-    is_ready = state.is_serving and bool(well)
+    unhealthy. Which there are is told to those who are let in."""
+    healthy = [upstream for upstream in state.upstreams if upstream.is_healthy]
+    is_ready = state.is_serving and bool(healthy)
     status = 200 if is_ready else 503
     told: dict[str, Any] = {"status": "ready" if is_ready else "not ready"}
     if state.is_let_in:

@@ -1,4 +1,4 @@
-"""The model servers: where they are, whether they are well, how busy they are.
+"""The model servers: where they are, whether they are healthy, how busy they are.
 
 In: the configured upstreams. Out: for a path and a model, the upstream to ask. Health is learnt twice: by
 asking (`health_path`), and from requests that fail.
@@ -25,7 +25,7 @@ from headrace.gateway.paths import begins
 
 log = logging.getLogger("headrace.upstreams")
 
-# An unwell upstream is asked again so soon.
+# An unhealthy upstream is asked again so soon.
 RECOVERY_INTERVAL_S = 1.0
 HEALTH_TIMEOUT_S = 5.0
 HEALTH_MAX_BYTES = 4 * 1024 * 1024
@@ -110,13 +110,13 @@ class Upstream:
     def mark(self, healthy: bool, reason: str = "") -> None:
         if healthy != self.is_healthy:
             if healthy:
-                log.info("upstream %s is well again", self.name)
+                log.info("upstream %s is healthy again", self.name)
             else:
-                log.warning("upstream %s is unwell: %s", self.name, reason)
+                log.warning("upstream %s is unhealthy: %s", self.name, reason)
         self.is_healthy, self.reason = healthy, reason
 
     def __repr__(self) -> str:
-        state = "well" if self.is_healthy else f"unwell: {self.reason}"
+        state = "healthy" if self.is_healthy else f"unhealthy: {self.reason}"
         return f"<Upstream {self.name} {state}, {self.in_flight} in flight>"
 
 
@@ -144,7 +144,7 @@ class Upstreams:
         self._turn = 0
 
     def candidates(self, path: str, model: str | None) -> list[Upstream]:
-        """Those that serve this path and model, well or not."""
+        """Those that serve this path and model, healthy or not."""
         serving = [upstream for upstream in self.all if upstream.serves_path(path)]
         if model is None:
             return serving
@@ -155,7 +155,7 @@ class Upstreams:
         return len({frozenset(upstream.models) for upstream in candidates}) > 1
 
     def choose(self, candidates: list[Upstream], tried: list[Upstream]) -> Upstream | None:
-        """The least busy of the well ones, and only then of the others; equals take turns."""
+        """The least busy of the healthy ones, and only then of the others; equals take turns."""
         left = [upstream for upstream in candidates if upstream not in tried]
         if not left:
             return None
@@ -165,17 +165,17 @@ class Upstreams:
             left[start:] + left[:start], key=lambda upstream: (not upstream.is_healthy, upstream.in_flight)
         )
 
-    async def watch(self, engine: Engine, started: Callable[[], None]) -> None:
+    async def poll_health(self, engine: Engine, started: Callable[[], None]) -> None:
         """Asks every upstream how it is, until cancelled; calls `started` after the first round."""
         async with asyncio.TaskGroup() as group:
             rounds = [group.create_task(check(upstream, engine)) for upstream in self.all]
             await asyncio.wait(rounds) if rounds else None
             started()
             for upstream in self.all:
-                group.create_task(watch_one(upstream, engine))
+                group.create_task(poll_one(upstream, engine))
 
 
-async def watch_one(upstream: Upstream, engine: Engine) -> None:
+async def poll_one(upstream: Upstream, engine: Engine) -> None:
     while True:
         await asyncio.sleep(upstream.config.health_interval_s if upstream.is_healthy else RECOVERY_INTERVAL_S)
         await check(upstream, engine)

@@ -18,7 +18,7 @@ from headrace.client.alt_svc import AltSvcCache
 from headrace.client.origin import Origin
 from headrace.client.pool import Http3, Pool
 from headrace.client.replay import REPLAY_SAFE_EXTENSION, add_key, may_come_twice
-from headrace.client.request import Begun, Outgoing, request, run, run_async
+from headrace.client.request import Request, Started, perform, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
 from headrace.client.waiting import wait, wait_async
@@ -97,7 +97,7 @@ class Core:
             tcp = own(verify=tcp_verify(verify, cert), http2=has_http2)
         self._tcp = tcp
 
-    def _outgoing(self, request: Any) -> Outgoing | None:
+    def _ours(self, request: Any) -> Request | None:
         """`None` for what HTTP/3 cannot carry: it takes TCP."""
         url = request.url
         if url.scheme != "https":
@@ -116,7 +116,7 @@ class Core:
         if self._adds_keys:
             add_key(request.method, target, headers)
         whole = isinstance(request.stream, self.family.ByteStream)
-        return Outgoing(
+        return Request(
             method=request.method,
             origin=_origin(url),
             target=target,
@@ -129,17 +129,17 @@ class Core:
             may_be_early=may_come_twice(request.method, headers, REPLAY_SAFE_EXTENSION in extensions),
         )
 
-    def _answer(self, begun: Begun, read_timeout: float | None) -> Any:
-        stream = self.stream_class(begun.stream, read_timeout)
+    def _answer(self, started: Started, read_timeout: float | None) -> Any:
+        stream = self.stream_class(started.stream, read_timeout)
         extensions = {
             "http_version": b"HTTP/3",
-            "stream_id": begun.stream.stream_id,
-            "network_stream": NetworkStream(begun.connection),
-            "trailers": lambda: begun.stream.trailers or [],
-            "headrace": Stats(begun),
+            "stream_id": started.stream.stream_id,
+            "network_stream": NetworkStream(started.connection),
+            "trailers": lambda: started.stream.trailers or [],
+            "headrace": Stats(started),
         }
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in begun.headers]
-        return self.family.Response(begun.status, headers=headers, stream=stream, extensions=extensions)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in started.headers]
+        return self.family.Response(started.status, headers=headers, stream=stream, extensions=extensions)
 
     def _note_alt_svc(self, request: Any, response: Any) -> None:
         """An answer over TCP may say that its origin speaks HTTP/3."""
@@ -167,28 +167,28 @@ class SyncCore(Core):
 
     def handle_request(self, request: Any) -> Any:
         """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
-        out = self._outgoing(request)
-        if out is not None:
-            if out.body is None:
-                out.pieces = iter(request.stream)
-            if (answer := self._over_http3(out)) is not None:
+        ours = self._ours(request)
+        if ours is not None:
+            if ours.body is None:
+                ours.pieces = iter(request.stream)
+            if (answer := self._over_http3(ours)) is not None:
                 return answer
         try:
             response = self._tcp.handle_request(request)
         except self.family.ConnectError:
             # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
             # succeed.
-            if out is None or (answer := self._over_http3(replace(out, is_patient=True))) is None:
+            if ours is None or (answer := self._over_http3(replace(ours, is_patient=True))) is None:
                 raise
             return answer
         self._note_alt_svc(request, response)
         return response
 
-    def _over_http3(self, out: Outgoing) -> Any:
+    def _over_http3(self, ours: Request) -> Any:
         """The answer; `None` when TCP is the better way."""
         with translated(self.family):
-            begun = run(request(self._pool, out), out)
-        return self._answer(begun, out.timeouts.read) if begun else None
+            started = run(perform(self._pool, ours), ours)
+        return self._answer(started, ours.timeouts.read) if started else None
 
     def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:
         """Makes the connection to `https://host[:port]` now, so that a first request need not.
@@ -209,28 +209,28 @@ class AsyncCore(Core):
     async def handle_async_request(self, request: Any) -> Any:
         """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
         _need_asyncio()
-        out = self._outgoing(request)
-        if out is not None:
-            if out.body is None:
-                out.pieces = aiter(request.stream)
-            if (answer := await self._over_http3(out)) is not None:
+        ours = self._ours(request)
+        if ours is not None:
+            if ours.body is None:
+                ours.pieces = aiter(request.stream)
+            if (answer := await self._over_http3(ours)) is not None:
                 return answer
         try:
             response = await self._tcp.handle_async_request(request)
         except self.family.ConnectError:
             # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
             # succeed.
-            if out is None or (answer := await self._over_http3(replace(out, is_patient=True))) is None:
+            if ours is None or (answer := await self._over_http3(replace(ours, is_patient=True))) is None:
                 raise
             return answer
         self._note_alt_svc(request, response)
         return response
 
-    async def _over_http3(self, out: Outgoing) -> Any:
+    async def _over_http3(self, ours: Request) -> Any:
         """The answer; `None` when TCP is the better way."""
         with translated(self.family):
-            begun = await run_async(request(self._pool, out), out)
-        return self._answer(begun, out.timeouts.read) if begun else None
+            started = await run_async(perform(self._pool, ours), ours)
+        return self._answer(started, ours.timeouts.read) if started else None
 
     async def prewarm(self, origin: str, timeout: float | None = 5.0) -> None:  # noqa: ASYNC109
         """Makes the connection to `https://host[:port]` now, so that a first request need not.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import _engine
-from headrace.client.request import Begun
+from headrace.client.request import Started
 
 
 class Stats:
@@ -16,14 +16,14 @@ class Stats:
 
     protocol = "HTTP/3"
 
-    def __init__(self, begun: Begun) -> None:
-        self._begun = begun
-        self.is_connection_reused = begun.is_reused
+    def __init__(self, started: Started) -> None:
+        self._started = started
+        self.is_connection_reused = started.is_reused
 
     @property
     def is_early_data(self) -> bool:
         """The request was sent in early data (0-RTT), and the server took it."""
-        return self._begun.stream.early_data
+        return self._started.stream.early_data
 
     @property
     def arrivals(self) -> list[tuple[int, int]]:
@@ -31,17 +31,17 @@ class Stats:
 
         From a headrace gateway one frame is one event.
         """
-        return self._begun.stream.arrivals()
+        return self._started.stream.arrivals()
 
     @property
     def path(self) -> dict[str, float]:
         """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `path_changes`,
         `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`; of our echo `echo_copies`,
         `echo_copied_bytes`, `echo_repaired`, `echo_doubtful` (docs/echo.md)."""
-        return dict(self._begun.connection.stats())
+        return dict(self._started.connection.stats())
 
     def __repr__(self) -> str:
-        return f"<Stats {self.protocol} {self._begun.connection!r}>"
+        return f"<Stats {self.protocol} {self._started.connection!r}>"
 
 
 class NetworkStream:

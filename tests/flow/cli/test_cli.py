@@ -210,7 +210,8 @@ def test_a_dead_upstream_is_told_at_start_and_does_not_keep_it_from_starting(
     assert status == 0
     said = [str(entry.get("message")) for entry in serving.lines]
     assert any(
-        line.startswith("upstream 127.0.0.1:9 is unwell: the upstream could not be reached") for line in said
+        line.startswith("upstream 127.0.0.1:9 is unhealthy: the upstream could not be reached")
+        for line in said
     )
 
 

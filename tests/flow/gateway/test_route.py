@@ -155,7 +155,7 @@ async def test_the_least_busy_upstream_is_asked(start: Start, dial: Dial) -> Non
 
 
 async def test_a_dead_upstream_is_left_for_another_while_nothing_was_sent(start: Start, dial: Dial) -> None:
-    """One retry elsewhere; the dead one is then asked last, and again once it is well."""
+    """One retry elsewhere; the dead one is then asked last, and again once it is healthy."""
     async with Source() as alive:
         dead = Source()
         async with dead:
@@ -167,7 +167,9 @@ async def test_a_dead_upstream_is_left_for_another_while_nothing_was_sent(start:
         assert len(alive.runs) == 4
         assert [upstream.is_healthy for upstream in gateway.upstreams.all] == [False, True]
         async with Source(port=dead.port) as back:
-            await eventually(lambda: gateway.upstreams.all[0].is_healthy, "it was noticed that it is well")
+            await eventually(
+                lambda: gateway.upstreams.all[0].is_healthy, "it was not noticed that it is healthy"
+            )
             for _ in range(4):
                 await ask(connection, named("scripted"))
             assert len(back.runs) >= 1

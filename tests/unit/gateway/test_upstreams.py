@@ -1,4 +1,4 @@
-"""Choosing an upstream: the least busy of the well ones, each in its turn."""
+"""Choosing an upstream: the least busy of the healthy ones, each in its turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_equals_take_turns() -> None:
     assert chosen[:3] == chosen[3:]
 
 
-def test_the_least_busy_comes_first_and_the_unwell_last() -> None:
+def test_the_least_busy_comes_first_and_the_unhealthy_last() -> None:
     group = upstreams(["a"], ["a"], ["a"])
     first, second, third = group.all
     first.in_flight, second.in_flight, third.in_flight = 2, 1, 0
