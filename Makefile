@@ -18,7 +18,7 @@ help:  ## list the commands
 demo: $(VENV)/model  ## set everything up and play the worked example with a real model
 	@$(BIN)/headrace demo
 
-test: $(VENV)/test $(VENV)/model  ## run all tests, Rust's and Python's
+test: $(VENV)/test $(VENV)/model $(VENV)/thin  ## run all tests, Rust's and Python's
 	cargo test --quiet -p headrace-core -p headrace-emulator
 	cargo test --quiet --release -p headrace-net -p headrace-sim
 	$(BIN)/python -m pytest
@@ -79,6 +79,16 @@ $(VENV)/model: $(VENV)/build
 $(VENV)/test: $(VENV)/build $(VENV)/lab-build pyproject.toml
 	@echo "installing what the tests need"
 	@$(PIP) --group test
+	@touch $@
+
+# headrace as a client has it: the wheel in an empty environment, where no other package can come along
+# (--no-index), and beside it the SDK of one recipe.
+$(VENV)/thin: $(VENV)/build pyproject.toml
+	@echo "installing the wheel in an environment of its own"
+	@rm -rf $@-wheel && $(BIN)/maturin build --release --quiet --out $@-wheel
+	@$(PYTHON) -m venv --clear $@-client
+	@$@-client/bin/python -m pip install --quiet --disable-pip-version-check --no-index $@-wheel/headrace-*.whl
+	@$@-client/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep -o 'openai==[0-9.]*' pyproject.toml)"
 	@touch $@
 
 $(VENV)/check: $(VENV)/build $(VENV)/lab-build pyproject.toml
