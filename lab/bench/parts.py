@@ -28,6 +28,7 @@ PARTS = {
     "memory": Part("bench.gateway.memory", ["--stall", "5"]),
     "relay_cpu": Part("bench.gateway.relay_cpu", ["--rounds", "1", "--seconds", "3"]),
     "client": Part("bench.client.compare", ["--rounds", "1", "--seconds", "2"]),
+    "imports": Part("bench.client.imports", ["--rounds", "3"]),
     "soak": Part("bench.client.soak", ["--requests", "4000"]),
     "fallback": Part("bench.client.fallback", ["--rounds", "2"], True),
     "move": Part("bench.network.move", ["--walks", "2"], True),

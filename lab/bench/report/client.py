@@ -47,6 +47,24 @@ def client(result: dict[str, Any]) -> str:
     )
 
 
+def imports(result: dict[str, Any]) -> str:
+    columns = [name for name in ("before", "now") if name in result["cpu_ms"]]
+    rows = ""
+    for statement in result["cpu_ms"]["now"]:
+        found = [result["cpu_ms"][name][statement] for name in columns]
+        cells = [f"{each['median']:.0f} | {each['over_httpx2']:+.0f}" for each in found]
+        rows += f"| `{statement}` | {' | '.join(cells)} |\n"
+    head = " | ".join(f"{name} | over httpx2" for name in columns)
+    return (
+        "## What an import costs\n\n"
+        "Processor time of a process that runs the statement and ends, user and system; statements take turns, median\n"
+        f"of {result['rounds']} rounds. *Before*: headrace as one distribution that brought the server's packages along\n"
+        "(commit 8f310fa).\n\n"
+        f"| ms | {head} |\n|---|{'---|' * 2 * len(columns)}\n"
+        f"{rows}"
+    )
+
+
 def soak(result: dict[str, Any]) -> str:
     rows = "".join(
         f"| {state['requests']} | {state['private_mb']:.1f} | {state['descriptors']} | {state['objects']} |\n"

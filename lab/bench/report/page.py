@@ -61,6 +61,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "gateway/relay_cpu": gateway.relay_cpu,
     "gateway/relay_cpu_asleep": gateway.relay_cpu_asleep,
     "client/client": client.client,
+    "client/imports": client.imports,
     "client/soak": client.soak,
     "client/fallback": client.fallback,
     "network/move": network.move,
