@@ -14,12 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-NUMBERED = re.compile(rb'"n":(\d+),"t":(\d+)(?:,"due":(\d+))?')
+NUMBERED = re.compile(rb'"n":\s*(\d+),\s*"t":\s*(\d+)(?:,\s*"due":\s*(\d+))?')
 # Of a real model: what a token's event holds, and what an event does that is none (a role, usage, an end).
-CONTENT = re.compile(rb'"(?:content|text|response|thinking|reasoning|reasoning_content)":"[^"]')
-DONE = re.compile(rb'^data: \[DONE\]|"type":"message_stop"|"done":true', re.MULTILINE)
-FINISH = re.compile(rb'"finish_reason":"')
-ERROR = re.compile(rb'^event: error|"error":\s*\{', re.MULTILINE)
+CONTENT = re.compile(rb'"(?:content|text|response|thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
+DONE = re.compile(rb'^data: ?\[DONE\]|"type"\s*:\s*"message_stop"|"done"\s*:\s*true', re.MULTILINE)
+ERROR = re.compile(rb'^event: ?error|"error"\s*:\s*\{', re.MULTILINE)
+
+
+UNFINISHED = "unfinished"
+"""The error of an answer that still came when the lab's own time was over: nothing of it was lost."""
+REFUSAL_BYTES = 200
+"""Of the body of a refusal, what is kept for people to read."""
 
 
 @dataclass
@@ -44,6 +49,8 @@ class Sink:
     """The answer said itself that it was whole (`[DONE]`, `message_stop`, `done`)."""
     said_error: bool = False
     """It held an error event."""
+    refusal: bytes = b""
+    """The beginning of a body whose status is an error."""
     size: int = 0
     """Bytes of the body, as they came."""
     chunks: int = 0
@@ -67,6 +74,9 @@ class Sink:
             return
         self.size += len(data)
         self.chunks += 1
+        if self.status >= 400:
+            self.refusal = (self.refusal + data)[:REFUSAL_BYTES]
+            return
         if not self.keep_tokens:
             return
         rest = self._rest
@@ -96,14 +106,17 @@ class Sink:
             self.tokens.append((len(self.tokens), 0, 0, at_ns))
 
     def end(self, at_ns: int, error: str = "") -> None:
-        """The end of the answer; only the first counts."""
+        """The end of the answer; only the first counts. A refusal is an error, however cleanly it ended."""
         if self.end_ns:
             return
-        self.end_ns, self.error = at_ns, error
+        refused = f"status_{self.status}" if self.status >= 400 else ""
+        self.end_ns, self.error = at_ns, error or refused
         self.ended.set()
 
     def as_log(self) -> dict[str, Any]:
         """For the log, which is JSON."""
         kept = ("number", "connection", "tag", "connect_ns", "sent_ns", "head_ns", "end_ns", "stopped_ns")
         more = ("status", "encoding", "error", "done", "said_error", "size", "chunks", "tokens")
-        return {name: getattr(self, name) for name in kept + more}
+        said = self.refusal.decode("utf-8", "replace")
+        shown = "".join(letter if letter.isprintable() else " " for letter in said)
+        return {name: getattr(self, name) for name in kept + more} | {"refusal": shown.strip()}

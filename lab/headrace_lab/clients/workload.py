@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace_lab.clients.choose import wire
-from headrace_lab.clients.sink import Sink
+from headrace_lab.clients.sink import UNFINISHED, Sink
 from headrace_lab.clients.wire import Ask, Handle, Where, Wire
 
 WARM_UP = {"events": 2, "interval_s": 0.001}
 BULK = {"events": 10**7, "interval_s": 0, "framing": "raw", "size": 16_000}
 BULK_STARTS_S = 0.5
+SILENCE_NS = 10_000_000_000
+"""Without a token for so long, an answer does not go on."""
 TICKETS_S = 0.5
 """Longer than session tickets are on their way."""
 
@@ -51,7 +53,7 @@ class Workload:
     script: dict[str, Any] = field(default_factory=dict)
     """What the scripted model answers; nothing for a real one."""
     request: dict[str, Any] = field(default_factory=dict)
-    """Further members of the request's body."""
+    """The body of each request to a server that is not ours; empty: the scripted model is asked."""
     fields: list[tuple[str, str]] = field(default_factory=list)
     """Further header fields, e.g. an API key."""
     spread_s: float = 0.02
@@ -95,10 +97,11 @@ class Run:
         return Where(self.load.url, Path(self.load.ca) if self.load.ca else None, self.load.resumed)
 
     def ask(self, script: dict[str, Any], tag: str, seed: int) -> Ask:
-        body: dict[str, Any] = {"model": "scripted", "stream": True, "tag": tag}
-        if script:
-            body["script"] = {**script, "seed": seed}
-        body |= self.load.request
+        body = dict(self.load.request)
+        if not body:
+            body = {"model": "scripted", "stream": True, "tag": tag}
+            if script:
+                body["script"] = {**script, "seed": seed}
         fields = [("content-type", "application/json"), ("accept", "text/event-stream")]
         fields += [("accept-encoding", "gzip"), *((name, value) for name, value in self.load.fields)]
         if self.load.resumed:
@@ -116,8 +119,8 @@ class Run:
             for _ in range(together):
                 await made.connect()
             warm = [Sink(-1, number, "warm-up") for _ in range(together)]
-            ask = self.ask(WARM_UP if load.script else {}, "warm-up", 1)
-            if load.script:
+            if not load.request:
+                ask = self.ask(WARM_UP, "warm-up", 1)
                 handles = [await made.ask(ask, sink) for sink in warm]
                 await asyncio.wait_for(asyncio.gather(*(sink.ended.wait() for sink in warm)), 20)
                 del handles
@@ -219,8 +222,12 @@ class Run:
         places = [asyncio.ensure_future(self.place(n)) for n in range(load.connections * load.streams)]
         _, late = await asyncio.wait(places, timeout=load.limit_s)
         now = time.monotonic_ns()
-        for sink in (*self.sinks, *self.bulk_sinks):
-            sink.end(now, "timeout" if sink.number >= 0 else "stopped")
+        for sink in self.sinks:
+            # An answer of a real model may be longer than the lab waits; the scripted one's is not.
+            is_going_on = self.load.request and sink.tokens and now - sink.tokens[-1][3] < SILENCE_NS
+            sink.end(now, UNFINISHED if is_going_on else "timeout")
+        for sink in self.bulk_sinks:
+            sink.end(now, "stopped")
         for task in (*late, *beside):
             task.cancel()
         await asyncio.gather(*late, *beside, return_exceptions=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headrace_lab.clients.sink import UNFINISHED
 from headrace_lab.measure.statistics import jain, percentile
 
 STALL_INTERVALS = 4
@@ -22,37 +23,40 @@ STALL_INTERVALS = 4
 class Measure(NamedTuple):
     title: str
     unit: str
+    scale: str = ""
+    """A key of `headrace_lab.measure.doubts.SCALES`: how late what measures may be itself. Counts have
+    none."""
     less_is_better: bool = True
 
 
 MEASURES = {
-    "stalls_per_1000": Measure("stalls per 1,000 tokens", ""),
-    "stall_ratio": Measure("share of the time spent in stalls", "%"),
-    "stall_p50_ms": Measure("length of a stall, median", "ms"),
-    "stall_max_ms": Measure("longest stall", "ms"),
-    "gap_p50_ms": Measure("gap between tokens, median", "ms"),
-    "gap_p99_ms": Measure("gap between tokens, p99", "ms"),
-    "gap_p999_ms": Measure("gap between tokens, p99.9", "ms"),
-    "late_p50_ms": Measure("lateness of a token, median", "ms"),
-    "late_p99_ms": Measure("lateness of a token, p99", "ms"),
-    "jitter_ms": Measure("jitter: mean change of the delay from token to token", "ms"),
-    "ttft_p50_ms": Measure("time to the first token, median", "ms"),
-    "ttft_p99_ms": Measure("time to the first token, p99", "ms"),
-    "stalled_per_loss": Measure("streams made late per lost packet", ""),
-    "stop_p50_ms": Measure("stop until the model's connection closed, median", "ms"),
-    "stop_p99_ms": Measure("stop until the model's connection closed, p99", "ms"),
+    "stalls_per_1000": Measure("stalls per 1,000 tokens", "", "stall"),
+    "stall_ratio": Measure("share of the time spent in stalls", "%", "stall"),
+    "stall_p50_ms": Measure("length of a stall, median", "ms", "stall"),
+    "stall_max_ms": Measure("longest stall", "ms", "stall"),
+    "gap_p50_ms": Measure("gap between tokens, median", "ms", "token"),
+    "gap_p99_ms": Measure("gap between tokens, p99", "ms", "token"),
+    "gap_p999_ms": Measure("gap between tokens, p99.9", "ms", "token"),
+    "late_p50_ms": Measure("lateness of a token, median", "ms", "token"),
+    "late_p99_ms": Measure("lateness of a token, p99", "ms", "token"),
+    "jitter_ms": Measure("jitter: mean change of the delay from token to token", "ms", "token"),
+    "ttft_p50_ms": Measure("time to the first token, median", "ms", "trip"),
+    "ttft_p99_ms": Measure("time to the first token, p99", "ms", "trip"),
+    "stalled_per_loss": Measure("streams made late per lost packet", "", "trip"),
+    "stop_p50_ms": Measure("stop until the model's connection closed, median", "ms", "trip"),
+    "stop_p99_ms": Measure("stop until the model's connection closed, p99", "ms", "trip"),
     "stops_unseen": Measure("stops that the model never saw", ""),
-    "wasted_per_stop": Measure("tokens made after a stop, mean", ""),
-    "event_gap_ms": Measure("gap around the event, worst stream", "ms"),
-    "recovery_ms": Measure("first token after the outage, median stream", "ms"),
+    "wasted_per_stop": Measure("tokens made after a stop, mean", "", "token"),
+    "event_gap_ms": Measure("gap around the event, worst stream", "ms", "trip"),
+    "recovery_ms": Measure("first token after the outage, median stream", "ms", "trip"),
     "cut_streams": Measure("streams that broke off", "%"),
     "tokens_lost": Measure("tokens that never came", "%"),
     "packets_per_token": Measure("packets to the client per token", ""),
     "bytes_per_token": Measure("bytes to the client per token, with headers", "B"),
     "cpu_us_per_token": Measure("CPU of the server per token", "µs"),
     "memory_grown_mb": Measure("growth of the server's memory", "MB"),
-    "fairness": Measure("Jain's index of a download beside one over HTTP/1.1", "", False),
-    "bulk_mbit": Measure("download beside the tokens", "Mbit/s", False),
+    "fairness": Measure("Jain's index of a download beside one over HTTP/1.1", "", "", False),
+    "bulk_mbit": Measure("download beside the tokens", "Mbit/s", "", False),
 }
 
 
@@ -129,6 +133,11 @@ def model_lateness(seen: Observed) -> float | None:
     return percentile(late, 0.99)
 
 
+def usual_interval_ms(seen: Observed) -> float | None:
+    """The median gap between tokens: the interval of a model that does not say when a token is due."""
+    return percentile([gap for stream in seen.streams() for _, gap in gaps(stream, seen.interval_ms)], 0.5)
+
+
 def measure(seen: Observed) -> dict[str, float]:
     """All measures that the run says something about."""
     found: dict[str, float | None] = {}
@@ -202,7 +211,7 @@ def _stops(seen: Observed) -> dict[str, float | None]:
             continue
         took.append((run["aborted_ns"] - stream["stopped_ns"]) / 1e6)
         wasted.append(sum(at > stream["stopped_ns"] for at in run["times_ns"]))
-    if not stopped:
+    if not stopped or "runs" not in seen.record:
         return {}
     return {
         "stop_p50_ms": percentile(took, 0.5),
@@ -251,7 +260,7 @@ def _ends(seen: Observed) -> dict[str, float | None]:
     if not streams:
         return {}
     planned = seen.log["workload"]["script"].get("events")
-    cut = sum(bool(stream["error"]) for stream in streams)
+    cut = sum(bool(stream["error"]) and stream["error"] != UNFINISHED for stream in streams)
     found: dict[str, float | None] = {"cut_streams": 100 * cut / len(streams)}
     if planned:
         came = sum(len(tokens_of(stream)) for stream in streams)

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace_lab.measure.measures import MEASURES
 from headrace_lab.measure.statistics import Effect, effect, median, noise_floor
-from headrace_lab.run.run import VERSION
+from headrace_lab.run.results import VERSION
 from headrace_lab.scenarios.scenario import stack_name
 
 FEWEST_PAIRS = 5
@@ -47,12 +47,18 @@ def key_of(cell: dict[str, Any]) -> Key:
 
 
 def values(result: dict[str, Any], measure: str, again: bool = False) -> dict[Key, dict[int, float]]:
-    """By key and seed."""
+    """By key and seed, without those that are doubtful."""
     found: dict[Key, dict[int, float]] = {}
     for cell in counting(result):
-        if cell["again"] == again and measure in cell["measures"]:
+        is_known = measure in cell["measures"] and measure not in cell.get("doubtful", {})
+        if cell["again"] == again and is_known:
             found.setdefault(key_of(cell), {})[cell["seed"]] = cell["measures"][measure]
     return found
+
+
+def is_empty(result: dict[str, Any]) -> bool:
+    """Whether nothing that the scenario shows was measured."""
+    return not any(values(result, measure) for measure in result["scenario"]["show"]["measures"])
 
 
 def floor_of(result: dict[str, Any], measure: str) -> float | None:
@@ -119,9 +125,9 @@ def as_text(before_file: Path, after_file: Path) -> str:
 
 
 def _row(measure: str, key: Key, old: dict[int, float], new: dict[int, float], made: Effect) -> str:
-    title, unit, _ = MEASURES[measure]
+    of = MEASURES[measure]
     shown = [f"{median(list(each.values())):.4g}" for each in (old, new)]
     floor = "not known" if made.floor is None else f"{made.floor:.3g}"
     point = "" if key[3] is None else key[3]
     name = stack_name(*key[:3])
-    return f"| {title} | {name} | {point} | {' | '.join(shown)} | {made.as_words(unit)} | {floor} |"
+    return f"| {of.title} | {name} | {point} | {' | '.join(shown)} | {made.as_words(of.unit)} | {floor} |"

@@ -13,33 +13,40 @@ from headrace.errors import ConfigError
 from headrace_lab.measure.measures import MEASURES
 from headrace_lab.measure.statistics import median, percentile
 from headrace_lab.report import plots
-from headrace_lab.report.compare import FEWEST_PAIRS, against_baseline, counting, floor_of, read, values
+from headrace_lab.report.compare import (
+    FEWEST_PAIRS,
+    against_baseline,
+    counting,
+    floor_of,
+    is_empty,
+    read,
+    values,
+)
 from headrace_lab.report.svg import number
 from headrace_lab.scenarios.scenario import stack_name
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #f6f6f4; margin: 0 auto; max-width: 1000px;
-  padding: 24px; }
-h1 { margin: 0 0 4px; } h2 { margin: 44px 0 6px; font-size: 22px; } p { max-width: 75ch; }
-figure { margin: 14px 0; background: #fff; border: 1px solid #e0e0dc; border-radius: 6px; overflow: hidden; }
-svg { display: block; width: 100%; height: auto; } .quiet { color: #6b6b6b; font-size: 13px; }
-table { border-collapse: collapse; font-size: 13px; background: #fff; margin: 8px 0; }
-th, td { padding: 4px 9px; border: 1px solid #e0e0dc; text-align: right; }
-th:first-child, td:first-child { text-align: left; white-space: nowrap; }
-th { font-weight: 600; } .fault { color: #b04a00; } details { margin: 8px 0; } summary { cursor: pointer; }
-nav a { margin-right: 14px; } .short { font-size: 16px; } .wide { overflow-x: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #f6f6f4; margin: 0 auto; max-width:
+1000px; padding: 24px; } h1 { margin: 0 0 4px; } h2 { margin: 44px 0 6px; font-size: 22px; } p { max-width:
+75ch; } figure { margin: 14px 0; background: #fff; border: 1px solid #e0e0dc; border-radius: 6px; overflow:
+hidden; } svg { display: block; width: 100%; height: auto; } .quiet { color: #6b6b6b; font-size: 13px; } table
+{ border-collapse: collapse; font-size: 13px; background: #fff; margin: 8px 0; } th, td { padding: 4px 9px;
+border: 1px solid #e0e0dc; text-align: right; } th:first-child, td:first-child { text-align: left;
+white-space: nowrap; } th { font-weight: 600; } .fault { color: #b04a00; } details { margin: 8px 0; } summary
+{ cursor: pointer; } nav a { margin-right: 14px; } .short { font-size: 16px; } .wide { overflow-x: auto; }
 """
 
 
-def write(folder: Path, page: Path) -> tuple[Path, Path]:
-    """The page and, beside it, the summary. Raises `ConfigError` when there is no result."""
+def write(folder: Path, page: Path) -> tuple[Path, Path, list[str]]:
+    """Writes the page and, beside it, the summary. Returns both, and the names of the scenarios in which
+    nothing was measured. Raises `ConfigError` when there is no result."""
     results = sorted(map(read, folder.glob("*.json")), key=lambda result: result["about"]["date"])
     if not results:
         raise ConfigError(detail=f"{folder} holds no result: make one with `headrace lab run fan-out`")
     page.write_text(html(results))
     summary = page.with_suffix(".md")
     summary.write_text(markdown(results))
-    return page, summary
+    return page, summary, [result["scenario"]["name"] for result in results if is_empty(result)]
 
 
 def html(results: list[dict[str, Any]]) -> str:
@@ -60,20 +67,29 @@ HOW = (
 )
 
 
+def first_measure(result: dict[str, Any]) -> str | None:
+    """The first shown measure of which anything is known."""
+    return next((name for name in result["scenario"]["show"]["measures"] if values(result, name)), None)
+
+
 def hardest(result: dict[str, Any]) -> Any:
-    """The last point of a sweep: where plots of one point are made."""
-    return plots.points_of(result)[-1]
+    """The last point of a sweep at which anything was measured: where plots of one point are made."""
+    points = plots.points_of(result)
+    measure = first_measure(result)
+    known = {key[3] for key in values(result, measure)} if measure else set()
+    return next((point for point in reversed(points) if point in known), points[-1])
 
 
 def finding(result: dict[str, Any]) -> str:
     """The first measure at the last point, best first, in a sentence."""
-    measure = result["scenario"]["show"]["measures"][0]
+    measure = first_measure(result)
+    if measure is None:
+        said = faults(result)
+        return f"Nothing was measured{f': {said[0]}' if said else ''}."
     of, point = MEASURES[measure], hardest(result)
     found = {
         key[:3]: median(list(v.values())) for key, v in values(result, measure).items() if key[3] == point
     }
-    if not found:
-        return "Nothing was measured."
     ordered = sorted(found.items(), key=lambda item: item[1], reverse=not of.less_is_better)
     shown = ", ".join(f"{stack_name(*stack)} {number(value)}" for stack, value in ordered)
     unit = f", {of.unit}" if of.unit else ""
@@ -125,9 +141,20 @@ def faults(result: dict[str, Any]) -> list[str]:
             said.append(f"could not be run: {cell['failed'].splitlines()[0]}")
         if cell.get("void"):
             said.append(f"a run does not count: {cell['void']}")
+        else:
+            said += _doubts(result, cell)
         for line in said:
             seen[f"{name} {line}"] = seen.get(f"{name} {line}", 0) + 1
     return [line if count == 1 else f"{line} ({count} runs)" for line, count in seen.items()]
+
+
+def _doubts(result: dict[str, Any], cell: dict[str, Any]) -> list[str]:
+    """Which of the shown measures do not count in a run, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for measure in result["scenario"]["show"]["measures"]:
+        if measure in cell.get("doubtful", {}) and measure in cell["measures"]:
+            reasons.setdefault(cell["doubtful"][measure], []).append(MEASURES[measure].title)
+    return [f"does not count: {', '.join(titles)}: {reason}" for reason, titles in reasons.items()]
 
 
 def _timelines(result: dict[str, Any], point: Any) -> str:
@@ -208,9 +235,7 @@ def _about(result: dict[str, Any]) -> str:
     machine, link = about["machine"], [cell.get("link") or {} for cell in result["cells"]]
     late = [each["lateness_ms"]["p99"] for each in link if each.get("lateness_ms")]
     lateness = (
-        f" The link's own lateness, p99, was at most {max(late):.2f} ms."
-        if late
-        else " Over loopback: no link."
+        f" The link's own lateness, p99, was at most {max(late):.2f} ms." if late else " There was no link."
     )
     for words, key in (
         ("The model itself sent", "model_late_ms"),

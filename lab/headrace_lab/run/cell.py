@@ -21,6 +21,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace_lab import process
 from headrace_lab.clients.workload import Workload
+from headrace_lab.measure.doubts import doubts, nothing_measured
 from headrace_lab.measure.measures import (
     Observed,
     errors,
@@ -29,10 +30,12 @@ from headrace_lab.measure.measures import (
     measure,
     model_lateness,
     tokens_of,
+    usual_interval_ms,
 )
 from headrace_lab.measure.verdict import verdict
 from headrace_lab.peers import servers
 from headrace_lab.run import path
+from headrace_lab.run.target import Target
 from headrace_lab.scenarios.scenario import Scenario
 
 TRIES = 3
@@ -60,61 +63,86 @@ class Options:
     """What holds for all cells of a run."""
 
     on: str = "link"
-    target: str | None = None
-    """A server of somebody's; then none is started, and no model."""
-    target_path: str = "/v1/chat/completions"
-    target_fields: tuple[tuple[str, str], ...] = ()
-    request: dict[str, Any] | None = None
-    """Further members of the body of each request, e.g. the name of a model."""
-    ca: Path | None = None
+    """One of `headrace_lab.run.path.ON`."""
+    target: Target | None = None
+    """A server that is not ours; then none is started, and no model."""
     keep_timeline: bool = True
 
 
 Tell = Callable[[int], None]
+"""Is told how many tokens have come so far."""
 
 
 def run_cell(
     scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
 ) -> dict[str, Any]:
-    """The result of a cell, for JSON. `tell`: how many tokens have come so far.
-
-    Raises `ConfigError` when something cannot be started.
-    """
-    fields = scenario.link_at(cell.point)
+    """The result of a cell, for JSON. Raises `ConfigError` when something cannot be started, or when nothing
+    of what a target answers can be measured."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-lab-")))
-        link = stack.enter_context(path.opened(options.on, fields, cell.seed))
+        link = stack.enter_context(path.opened(options.on, scenario.link_at(cell.point), cell.seed))
         if options.target:
-            load = _load(scenario, cell, options.target, options.ca)
-            load = replace(load, script={}, request=options.request or {}, path=options.target_path)
-            load.fields = list(options.target_fields)
-            seen, version = Observed(_clients(link, load, folder, [], tell)[0]), ""
+            seen, version = _against_a_target(scenario, cell, options.target, link, folder, tell), ""
         else:
             seen, version = _against_a_server(scenario, cell, link, folder, tell)
         link_result = link.result()
         seen.packets = path.packets(link_result, seen.log["t0_ns"])
     seen.rtt_ms = 2 * float(link_result.get("profile", {}).get("delay_ms", 0.0))
-    seen.interval_ms = scenario.load.interval_ms
     link_result.pop("log", None)
-    void = "; ".join(link_result.get("void_because", []))
-    result = {**asdict(cell), "version": version, "link": link_result, "rtt_ms": seen.rtt_ms, "void": void}
+    measures, doubtful = measure(seen), doubts(seen)
+    result = {**asdict(cell), "version": version, "link": link_result, "rtt_ms": seen.rtt_ms}
+    result |= {"void": _void(scenario, link_result, measures, doubtful)}
     result |= {"model_late_ms": model_lateness(seen), "clients_late_ms": seen.log["loop_late_ms"]}
-    result |= {"measures": measure(seen), "errors": errors(seen.streams()), "verdict": verdict(seen)}
+    result |= {"interval_ms": seen.interval_ms, "measures": measures, "doubtful": doubtful}
+    result |= {"errors": errors(seen.streams()), "verdict": verdict(seen)}
     result |= {"gaps": gap_counts(seen), "ttft": [round(ms, 2) for ms in first_tokens(seen)]}
     if options.keep_timeline:
         result["timeline"] = timeline(seen)
     return result
 
 
+def _void(
+    scenario: Scenario, link: dict[str, Any], measures: dict[str, float], doubtful: dict[str, str]
+) -> str:
+    """Why the run counts for nothing; empty where it counts."""
+    shown = [name for name in scenario.show.measures if name in measures]
+    because = list(link.get("void_because", []))
+    if shown and all(name in doubtful for name in shown):
+        because += dict.fromkeys(doubtful[name] for name in shown)
+    return "; ".join(because)
+
+
 def run_valid(
     scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
 ) -> dict[str, Any]:
-    """`run_cell`, again while the link calls the run void: the machine was too busy for it, which says
-    nothing. `made_again`: how often. The last of `TRIES` is returned as it is."""
+    """`run_cell`, tried again while the run is void or one of the shown measures is doubtful: the machine was
+    too busy, which says nothing about a server. `made_again`: how often. The last of `TRIES` is returned as
+    it is. A target is asked once: each try is at its cost."""
     made_again = 0
-    while (result := run_cell(scenario, cell, options, tell))["void"] and made_again + 1 < TRIES:
+    while True:
+        result = run_cell(scenario, cell, options, tell) | {"made_again": made_again}
+        is_good = not result["void"] and not set(result["doubtful"]) & set(scenario.show.measures)
+        if is_good or made_again + 1 == (1 if options.target else TRIES):
+            return result
         made_again += 1
-    return result | {"made_again": made_again}
+
+
+def _against_a_target(
+    scenario: Scenario, cell: Cell, target: Target, link: path.Path, folder: Path, tell: Tell
+) -> Observed:
+    load = replace(
+        _load(scenario, cell, target.url, target.ca),
+        script={},
+        request=target.request(scenario),
+        path=target.path,
+        fields=list(target.header),
+    )
+    seen = Observed(_clients(link, load, folder, [], tell)[0])
+    if problem := nothing_measured(seen):
+        raise ConfigError(detail=f"{target.url}{target.path}: {problem}")
+    # When a token was due is not known: what is usual for this server is taken for its interval.
+    seen.interval_ms = usual_interval_ms(seen) or scenario.load.interval_ms
+    return seen
 
 
 def _against_a_server(
@@ -139,6 +167,7 @@ def _against_a_server(
             log, done = _clients(link, load, folder, events, tell_and_look)
             cpu_s = proxy.cpu_s() - cpu_s
     seen = Observed(log, json.loads(record.read_text()), events=done, cpu_s=cpu_s)
+    seen.interval_ms = scenario.load.interval_ms
     seen.memory_grown = max(memory) - memory[0] if scenario.load.slow_places else None
     return seen, plan.version
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace_lab.run.run import cells
+from headrace_lab.run.plan import cells
 from headrace_lab.scenarios.scenario import load, parse, shipped
 
 GOOD = """

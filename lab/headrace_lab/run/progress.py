@@ -38,6 +38,8 @@ class Lines:
         point = "" if result["point"] is None else f" at {result['point']}"
         name = stack_name(result["server"], result["protocol"], result["client"])
         said = result.get("failed") or result.get("void") or _shown(result, self.measure)
+        if doubt := result.get("doubtful", {}).get(self.measure):
+            said += f"; does not count: {doubt}"
         again = " (again)" if result["again"] else ""
         line = f"[{self.done}/{self.cells}] {name}{point}, seed {result['seed']}{again}: {said}"
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -81,9 +83,10 @@ class Screen:
     def result(self, result: dict[str, Any]) -> None:
         key = (stack_name(result["server"], result["protocol"], result["client"]), result["point"])
         value = result["measures"].get(self.scenario.show.measures[0])
-        if value is not None and not result.get("void"):
+        is_doubtful = self.scenario.show.measures[0] in result.get("doubtful", {})
+        if value is not None and not result.get("void") and not is_doubtful:
             self.found.setdefault(key, []).append(value)
-        elif problem := result.get("failed") or result.get("void"):
+        elif problem := result.get("failed") or result.get("void") or _doubt(result, self.scenario):
             self.problems.append(f"{key[0]}: {problem.splitlines()[0]}")
         self.progress.advance(self.task)
 
@@ -120,6 +123,10 @@ class Screen:
 def watcher(console: Console) -> Screen | Lines:
     """A live view on a terminal, lines elsewhere."""
     return Screen(console) if console.is_terminal else Lines(console)
+
+
+def _doubt(result: dict[str, Any], scenario: Scenario) -> str:
+    return str(result.get("doubtful", {}).get(scenario.show.measures[0], ""))
 
 
 def _point(scenario: Scenario, point: Any) -> str:
