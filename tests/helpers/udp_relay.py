@@ -19,8 +19,8 @@ INITIAL, HANDSHAKE = 0, 2
 
 class UdpRelay(asyncio.DatagramProtocol):
     """`kept`: the client's datagrams, in order. With `holds_handshake` those by which a client completes the
-    server's handshake, or says what it can say only after that, wait for `release()`. One of `loses_every`
-    datagrams of the server is lost."""
+    server's handshake, or says what it can say only after that, wait for `release()`. Of the server's datagrams
+    one in `loses_every` is lost when it first comes; `copies` are those that come again."""
 
     def __init__(self, server_port: int) -> None:
         self.server = ("127.0.0.1", server_port)
@@ -28,7 +28,9 @@ class UdpRelay(asyncio.DatagramProtocol):
         self.holds_handshake = False
         self.held: list[bytes] = []
         self.loses_every = 0
-        self.answers = 0
+        self.copies: list[bytes] = []
+        self.lost: set[bytes] = set()
+        self._seen: set[bytes] = set()
         self.client: Any = None
         self.port = 0
         self._inside: asyncio.DatagramTransport
@@ -72,8 +74,12 @@ class UdpRelay(asyncio.DatagramProtocol):
         self.held.clear()
 
     def handle_answer(self, data: bytes) -> None:
-        self.answers += 1
-        if self.loses_every and self.answers % self.loses_every == 0:
+        is_copy = data in self._seen
+        self._seen.add(data)
+        if is_copy:
+            self.copies.append(data)
+        elif self.loses_every and len(self._seen) % self.loses_every == 0:
+            self.lost.add(data)
             return
         # A way that takes time: all of a first flight has left before the first answer is there.
         asyncio.get_running_loop().call_later(WAY_BACK_S, self._answer, data)

@@ -13,9 +13,10 @@ from headrace.observe.outcome import Outcome
 from headrace_lab.model import Source
 from tests.helpers.requests import JSON, script
 from tests.helpers.serving import port_of
-from tests.helpers.udp_relay import UdpRelay
+from tests.helpers.udp_relay import WAY_BACK_S, UdpRelay
 from tests.helpers.waiting import eventually
 
+MOST_TURNS = 20
 Start = Callable[..., Awaitable[Gateway]]
 
 
@@ -32,35 +33,57 @@ async def ask(connection: Connection, streams: int = 4) -> None:
     """Tokens of several streams are close together, so that the echo sees which packets its copies saved."""
     body = script(events=150, interval_s=0.004)
     requests = [connection.request("POST", "/v1/x", JSON, body) for _ in range(streams)]
-    await asyncio.gather(*(request.read() for request in requests))
+    answers = await asyncio.gather(*(request.read() for request in requests))
+    assert all(answer.endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def ask_until(connection: Connection, condition: Callable[[], bool], what: str) -> None:
+    """Asks again until it is so: how soon depends on the machine, that it becomes so does not."""
+    for _ in range(MOST_TURNS):
+        await ask(connection)
+        if condition():
+            return
+    raise AssertionError(what)
 
 
 async def test_copies_and_repairs_are_counted_of_each_connection(
     start: Start, source: Source, trust: Trust, outcomes: list[Outcome]
 ) -> None:
-    """In the relay's report, the client's own numbers, and the gateway's sums; also beyond a move."""
+    """In the relay's report, the client's own numbers, and the gateway's sums, to the byte; also beyond a
+    move. Every ninth packet is lost when it first comes, and whole answers arrive all the same."""
     gateway = await start(source, listen={"workers": 1}, echo={"mode": "on"})
+
+    def last() -> dict[str, float]:
+        return dict(outcomes[-1].report.transport) if outcomes and outcomes[-1].report else {}
+
+    def sums(name: str) -> float:
+        return gateway.server.snapshot()[f"echo_{name}_total"]
+
     async with UdpRelay(port_of(gateway)) as relay:
+
+        def are_all_counted() -> bool:
+            return sums("copied_bytes") == sum(map(len, relay.copies))
+
         connection = await connect(f"https://localhost:{relay.port}", trust)
         relay.loses_every = 9
-        await ask(connection)
-        await eventually(lambda: len(outcomes) == 4)
-        seen = dict(outcomes[-1].report.transport) if outcomes[-1].report else {}
-        assert seen["echo_copies"] > 100
-        assert seen["echo_copied_bytes"] > seen["echo_copies"] * 100
-        assert seen["echo_repaired"] > 0
+        await ask_until(connection, lambda: last().get("echo_repaired", 0) > 0, "no repair was seen")
+        await eventually(are_all_counted, "what the relay saw twice is what was counted")
+        seen = last()
+        assert 0 < seen["echo_repaired"] <= len(relay.lost & set(relay.copies))
+        assert 0 < seen["echo_copies"] <= len(relay.copies)
         assert seen["sent_packets"] > seen["lost_packets"] >= 0
-        assert seen["rtt"] > 0.02
-        client = connection.stats()
-        assert client["echo_copies"] > 0
+        assert seen["rtt"] >= WAY_BACK_S
+        assert connection.stats()["echo_copies"] > 0
         await relay.move("127.0.0.2")
-        await ask(connection)
-        await eventually(lambda: len(outcomes) == 8)
-        later = dict(outcomes[-1].report.transport) if outcomes[-1].report else {}
-        assert later["echo_copies"] > seen["echo_copies"] + 100
-        sums = gateway.server.snapshot()
+        before = len(relay.copies)
+        await ask_until(connection, lambda: len(relay.copies) > before, "nothing is copied beyond the move")
+        await ask_until(
+            connection, lambda: last()["echo_copies"] > seen["echo_copies"], "not counted any more"
+        )
+        # What was on its way to the old address nobody has seen.
+        assert sums("copied_bytes") >= sum(map(len, relay.copies))
         for name in ("copies", "copied_bytes", "repaired", "doubtful"):
-            assert sums[f"echo_{name}_total"] >= later[f"echo_{name}"] >= seen[f"echo_{name}"]
+            assert sums(name) >= last()[f"echo_{name}"] >= seen[f"echo_{name}"]
         connection.close()
 
 
