@@ -1,4 +1,5 @@
-"""Processes that the lab starts: they count as started when they listen, and none outlives its starter."""
+"""Processes that the lab starts: a process counts as started when it listens, and none outlives its
+starter."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 from headrace.errors import ConfigError
 
 Popen = Callable[..., "subprocess.Popen[bytes]"]
-"""As `subprocess.Popen`; a link's side starts its processes in a network namespace."""
+"""Starts a process, as `subprocess.Popen`; the side of a link starts it in a network namespace."""
 
 START_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 3.0
@@ -25,7 +26,8 @@ END_TIMEOUT_S = 3.0
 def process(
     command: list[str], log: Path, popen: Popen = subprocess.Popen, **named: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """In a session of its own: Ctrl-C is for the one who started it, and who then ends it."""
+    """Starts a process in a session of its own, and ends it: Ctrl-C reaches only the process that started
+    it."""
     with log.open("ab") as output, contextlib.ExitStack() as ending:
         with uninterrupted():
             started = popen(
@@ -39,8 +41,8 @@ def process(
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """SIGINT and SIGTERM come when it is over. Within `Popen` they would lose the process that it has just
-    started."""
+    """Holds SIGINT and SIGTERM back until the end. Within `Popen` they would lose the process that it has
+    just started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,7 +60,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def end(started: subprocess.Popen[bytes]) -> None:
-    """Asks it to end, and makes it."""
+    """Ends a process: with SIGTERM, and after `END_TIMEOUT_S` with SIGKILL."""
     if started.poll() is None:
         started.terminate()
     try:
@@ -101,7 +103,8 @@ def _rows(table: Path) -> list[list[str]]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of all its threads, user and system, from the scheduler's own count (ns)."""
+    """Returns the CPU time of all threads of a process, user and system, in seconds, as the scheduler
+    counts it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -110,14 +113,14 @@ def cpu_s(pid: int) -> float:
 
 
 def private_memory(pid: int) -> int:
-    """Bytes of private memory: what one more process of it would cost."""
+    """Returns a process's private memory in bytes: what one more process of the kind would cost."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     kib = [int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_")]
     return sum(kib) * 1024
 
 
 def free_port() -> int:
-    """A port that is free for TCP and UDP now, on loopback."""
+    """Returns a port on loopback that is free for TCP and UDP at the moment."""
     for _ in range(50):
         with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
             tcp.bind(("127.0.0.1", 0))
@@ -130,7 +133,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: through every `finally`."""
+    """Lets SIGTERM end a run as Ctrl-C does: through every `finally`."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

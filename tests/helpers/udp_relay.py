@@ -19,8 +19,8 @@ INITIAL, HANDSHAKE = 0, 2
 
 class UdpRelay(asyncio.DatagramProtocol):
     """`kept`: the client's datagrams, in order. With `holds_handshake` those by which a client completes the
-    server's handshake, or says what it can say only after that, wait for `release()`. Of the server's datagrams
-    one in `loses_every` is lost when it first comes; `copies` are those that come again."""
+    server's handshake, or says what it can say only after that, wait for `release()`. Of the server's
+    datagrams one in `loses_every` is lost when it first comes; `copies` are those that come again."""
 
     def __init__(self, server_port: int) -> None:
         self.server = ("127.0.0.1", server_port)

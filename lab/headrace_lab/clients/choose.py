@@ -1,4 +1,4 @@
-"""Which client speaks a protocol."""
+"""Chooses the client that speaks a protocol."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from headrace_lab.clients.wire import Where, Wire
 
 PROTOCOLS = ("http1", "http2", "http3")
 CLIENTS = ("headrace", "aioquic", "qh3")
-"""Clients for HTTP/3. Over TCP there is one for each protocol."""
+"""The clients for HTTP/3. Over TCP there is one for each protocol."""
 TITLES = {"http1": "HTTP/1.1", "http2": "HTTP/2", "http3": "HTTP/3"}
 
 
 def wire(protocol: str, client: str, where: Where) -> Wire:
-    """A connection that is not begun yet. Raises `ConfigError` when its library is missing."""
+    """Makes a connection, which has not begun yet. Raises `ConfigError` when its library is missing."""
     try:
         if protocol == "http1":
             from headrace_lab.clients.http1 import Http1Wire

@@ -1,4 +1,4 @@
-"""HTTP/3 by other people's clients, to show that a result does not hang on ours: aioquic and qh3.
+"""HTTP/3 by other people's clients, aioquic and qh3, to show that a result does not depend on ours.
 
 Both have the same shape (qh3 began as aioquic), so one file drives both.
 """
@@ -75,8 +75,8 @@ class ForeignWire:
 
 
 def _name(host: str) -> str:
-    """The name for SNI, which an address must not be (RFC 6066 §3): Envoy refuses it, and qh3 sends it. The
-    lab's certificates are for localhost, too."""
+    """Returns the name for SNI, which must not be an address (RFC 6066 §3): Envoy refuses one, and qh3
+    would send it. The lab's certificates are for localhost, too."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -119,7 +119,7 @@ def _protocol(library: str) -> type:
             super().datagram_received(data, address)
 
         def datagrams_received(self, data: Any, address: Any) -> None:
-            """qh3's own, for datagrams the kernel hands on in one piece."""
+            """qh3 calls this for datagrams that the kernel hands on in one piece."""
             self.read_ns = time.monotonic_ns()
             super().datagrams_received(data, address)
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1: a TCP connection for each answer, as the pools of SDKs have it."""
+"""HTTP/1.1: a TCP connection for each answer, as the pools of SDKs have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace_lab.clients.wire import Ask, Where
 
 
 class Http1Wire:
-    """Connections that were opened before serve the first answers; further ones open their own."""
+    """Connections that were opened in advance serve the first answers; further answers open their own."""
 
     def __init__(self, where: Where) -> None:
         self.where = where
@@ -59,7 +59,7 @@ class _Answer(asyncio.Protocol):
         self.sink: Sink | None = None
         self.buffer = bytearray()
         self.left: int | None = None
-        """Bytes of the body or of the chunk that are to come; `None`: the head is to come."""
+        """Bytes of the body or of the chunk that are still to come; `None`: the head is."""
         self.framing = ""
         self.is_closed = False
         self.transport: asyncio.Transport
@@ -116,7 +116,7 @@ class _Answer(asyncio.Protocol):
         return data
 
     def _chunks(self) -> bytes:
-        """All that the chunks in the buffer hold (RFC 9112 §7.1)."""
+        """Takes what the chunks in the buffer hold (RFC 9112 §7.1)."""
         body, buffer = bytearray(), self.buffer
         while True:
             if self.left:
@@ -157,7 +157,7 @@ class _Answer(asyncio.Protocol):
             self.sink = None
 
     def stop(self) -> None:
-        """HTTP/1.1 has no other way: the connection is closed."""
+        """Closes the connection: HTTP/1.1 has no other way."""
         self.transport.abort()
 
     def pause(self) -> None:

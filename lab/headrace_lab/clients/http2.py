@@ -22,7 +22,7 @@ from h2.settings import SettingCodes, Settings
 from headrace_lab.clients.sink import Sink
 from headrace_lab.clients.wire import Ask, Where
 
-# What one answer, and all of a connection, may have unread: as headrace's own client has it over HTTP/3.
+# How much of one answer, and of all on a connection, may be unread: as in headrace's own client over HTTP/3.
 STREAM_WINDOW = 1024 * 1024
 CONNECTION_WINDOW = 128 * 1024 * 1024
 
@@ -35,7 +35,8 @@ class Http2Wire:
         self.protocol: _Connection
 
     async def connect(self) -> None:
-        """A request may go out before the server's settings are there (RFC 9113 §3.4)."""
+        """Opens the connection. A request may go out before the server's settings are there (RFC 9113
+        §3.4)."""
         loop = asyncio.get_running_loop()
         context = self.where.tls(["h2"])
         _, self.protocol = await loop.create_connection(
@@ -68,7 +69,7 @@ class _Connection(asyncio.Protocol):
             client_side=True, header_encoding="utf-8", validate_outbound_headers=False
         )
         self.h2 = H2Connection(configuration)
-        # Set as a whole, they go out in the first frame; set one by one, in a second one that is not sent.
+        # Set together they go out in the first frame; set one by one, in a second frame that is not sent.
         self.h2.local_settings = Settings(
             client=True,
             initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW},
@@ -128,7 +129,7 @@ class _Connection(asyncio.Protocol):
         if event.data:
             answer.sink.data(now, event.data)
         answer.owed += size
-        # A credit for each half window, not for each token: that is what browsers do, and it saves packets.
+        # Credit is given back for half a window at a time, as browsers do: it saves packets.
         if not answer.is_paused and answer.owed >= 32 * 1024:
             answer.credit()
 
@@ -145,7 +146,7 @@ class _Answer:
     def __init__(self, connection: _Connection, stream: int, sink: Sink) -> None:
         self.connection, self.stream, self.sink = connection, stream, sink
         self.owed = 0
-        """Bytes that were read and not yet given back as credit."""
+        """Bytes that were read and have not been given back as credit yet."""
         self.is_paused = False
 
     def credit(self) -> None:

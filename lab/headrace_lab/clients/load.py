@@ -1,7 +1,7 @@
-"""Load: many streams over few or many connections, and when each of their events came.
+"""A plain load: many streams over few or many connections, and when each of their events came.
 
-In: an origin, a number of connections, of streams on each, and a request. Out: for every stream its events
-with the moment at which the engine read them from the socket, and how it ended.
+In: an origin, a number of connections, a number of streams on each, and a request. Out: for every stream
+its events with the moment at which the engine read them from the socket, and how it ended.
 
 Run by itself: `python -m headrace_lab.clients.load https://localhost:4433 --connections 1 --streams 64`; it
 prints one JSON line.
@@ -30,7 +30,7 @@ class StreamLog:
     sent_ns: int
     head_ns: int = 0
     arrivals_ns: list[int] = field(default_factory=list)
-    """Of each DATA frame."""
+    """When each DATA frame was read."""
     sizes: list[int] = field(default_factory=list)
     body: bytearray | None = None
     status: int = 0
@@ -44,8 +44,8 @@ async def one_stream(
     keep_body: bool = False,
     headers: list[tuple[str, str]] | None = None,
 ) -> StreamLog:
-    """Asks once and reads to the end. Without `keep_body` Python sleeps meanwhile: the engine takes the
-    times."""
+    """Sends one request and reads its answer to the end. Without `keep_body` Python sleeps meanwhile: the
+    engine takes the times."""
     log = StreamLog(time.monotonic_ns(), body=bytearray() if keep_body else None)
     response = connection.request("POST", path, HEADERS + (headers or []), body, record=not keep_body)
     try:
@@ -80,7 +80,7 @@ async def run(
     spread_s: float = 0.0,
     keep_body: bool = False,
 ) -> list[StreamLog]:
-    """All streams at once, or their starts spread evenly over `spread_s`."""
+    """Runs all streams at once, or with their starts spread evenly over `spread_s`."""
     opened = [await connect(origin, trust) for _ in range(connections)]
     body = json.dumps(request).encode()
     total = connections * streams
@@ -97,13 +97,13 @@ async def run(
 
 
 def quantile(values: list[float], q: float) -> float:
-    """The value below which the share `q` lies; 0.0 of nothing."""
+    """Returns the value below which the share `q` lies; 0.0 where there is no value."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * q))] if ordered else 0.0
 
 
 def summary(logs: list[StreamLog]) -> dict[str, Any]:
-    """What the streams came to; times in milliseconds."""
+    """Sums up the streams; times are in milliseconds."""
     gaps = [
         (after - before) / 1e6
         for log in logs

@@ -16,7 +16,7 @@ from headrace_lab.clients.wire import Ask, Where
 
 @cache
 def _remembered(where: Where, trust: Trust) -> _engine.ClientConfig:
-    """One for all connections to a server: tickets are kept with it."""
+    """Makes one configuration for all connections to a server: tickets are kept with it."""
     return config(trust)
 
 
@@ -31,7 +31,7 @@ class OursWire:
     async def connect(self) -> None:
         trust = Trust(self.where.ca) if self.where.ca else Trust(anybody=True)
         if self.where.resumed:
-            # Not waited for: a request leaves with the first flight.
+            # The handshake is not waited for: a request leaves with the first flight.
             made = _remembered(self.where, trust)
             raw = _engine.Connection.open(made, self.where.host, self.where.port, self.where.host)
             self.connection = Connection(raw, self.where.authority)

@@ -1,8 +1,10 @@
-"""One answer, as a client sees it: bytes with the moment they were read go in, tokens come out.
+"""One answer, as a client sees it.
+
+In: bytes, each piece with the moment at which it was read. Out: tokens.
 
 A token is known by the number in its event, not by the chunk it came in: a proxy that joins chunks changes
-no count here. Of a server that numbers nothing (any real model) events are counted instead, and when each was
-due is not known. This file must not know which protocol carried the bytes.
+no count here. Where a server numbers nothing, as any real model, events are counted instead, and when each
+was due is not known. This file must not know which protocol carried the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NUMBERED = re.compile(rb'"n":\s*(\d+),\s*"t":\s*(\d+)(?:,\s*"due":\s*(\d+))?')
-# Of a real model: what a token's event holds, and what an event does that is none (a role, usage, an end).
+# What a real model's event holds when it has a token; events with a role, usage or an end do not.
 CONTENT = re.compile(rb'"(?:content|text|response|thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
 DONE = re.compile(rb'^data: ?\[DONE\]|"type"\s*:\s*"message_stop"|"done"\s*:\s*true', re.MULTILINE)
 ERROR = re.compile(rb'^event: ?error|"error"\s*:\s*\{', re.MULTILINE)
@@ -24,7 +26,7 @@ ERROR = re.compile(rb'^event: ?error|"error"\s*:\s*\{', re.MULTILINE)
 UNFINISHED = "unfinished"
 """The error of an answer that still came when the lab's own time was over: nothing of it was lost."""
 REFUSAL_BYTES = 200
-"""Of the body of a refusal, what is kept for people to read."""
+"""How much of the body of a refusal is kept for people to read."""
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Sink:
     connection: int
     tag: str
     connect_ns: int = 0
-    """When its connection was begun, if it was begun for this stream alone."""
+    """When the connection was begun, where it was begun for this stream alone."""
     sent_ns: int = 0
     head_ns: int = 0
     end_ns: int = 0
@@ -44,11 +46,11 @@ class Sink:
     encoding: str = ""
     """`content-encoding` of the answer."""
     error: str = ""
-    """A slug, or the class of what was raised; empty after a clean end."""
+    """A slug, or the name of the exception's class; empty after a clean end."""
     done: bool = False
     """The answer said itself that it was whole (`[DONE]`, `message_stop`, `done`)."""
     said_error: bool = False
-    """It held an error event."""
+    """The answer held an error event."""
     refusal: bytes = b""
     """The beginning of a body whose status is an error."""
     size: int = 0
@@ -69,7 +71,7 @@ class Sink:
             self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def data(self, at_ns: int, data: bytes) -> None:
-        """Bytes of the body that were read at once."""
+        """Takes bytes of the body that were read at once."""
         if self.end_ns:
             return
         self.size += len(data)
@@ -81,7 +83,7 @@ class Sink:
             return
         rest = self._rest
         rest += self._inflate.decompress(data) if self._inflate else data
-        # A line is enough: one event has its token in one of them, and blank lines hold nothing.
+        # A line is enough: an event has its token in one of its lines, and blank lines hold nothing.
         whole = rest.rfind(b"\n") + 1
         if not whole:
             return
@@ -106,7 +108,8 @@ class Sink:
             self.tokens.append((len(self.tokens), 0, 0, at_ns))
 
     def end(self, at_ns: int, error: str = "") -> None:
-        """The end of the answer; only the first counts. A refusal is an error, however cleanly it ended."""
+        """Takes the end of the answer; only the first end counts. A refusal is an error, however cleanly
+        it ended."""
         if self.end_ns:
             return
         refused = f"status_{self.status}" if self.status >= 400 else ""
@@ -114,7 +117,7 @@ class Sink:
         self.ended.set()
 
     def as_log(self) -> dict[str, Any]:
-        """For the log, which is JSON."""
+        """Returns the stream as values for the log, which is JSON."""
         kept = ("number", "connection", "tag", "connect_ns", "sent_ns", "head_ns", "end_ns", "stopped_ns")
         more = ("status", "encoding", "error", "done", "said_error", "size", "chunks", "tokens")
         said = self.refusal.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What every measuring client can do, whichever protocol it speaks."""
+"""What every client that measures can do, whichever protocol it speaks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace_lab.clients.sink import Sink
 
 @dataclass(frozen=True)
 class Where:
-    """Whom to ask. `ca`: whom to trust; without it, nobody's certificate is checked. `resumed`: with a ticket
-    of a connection before, where the client can."""
+    """The server to ask. `ca`: the certificates to trust; without it, no certificate is checked.
+    `resumed`: connections use a ticket of an earlier one, where the client can."""
 
     url: str
     ca: Path | None = None
@@ -39,7 +39,7 @@ class Where:
         return f"{host}:{self.port}"
 
     def tls(self, alpn: list[str]) -> ssl.SSLContext | None:
-        """For clients over TCP."""
+        """Makes the TLS context of a client over TCP."""
         if not self.is_tls:
             return None
         context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
@@ -52,7 +52,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request. Names of fields are lower case."""
+    """One request. The names of its fields are in lower case."""
 
     path: str
     fields: tuple[tuple[str, str], ...]
@@ -64,10 +64,11 @@ class Handle(Protocol):
     """One answer that is under way."""
 
     def stop(self) -> None:
-        """Says that no more of it is wanted, as the protocol does: a reset, or the connection's close."""
+        """Says that no more of the answer is wanted, in the protocol's way: by a reset, or by closing the
+        connection."""
 
     def pause(self) -> None:
-        """Reads no more of it."""
+        """Stops reading the answer."""
 
     def resume(self) -> None: ...
 
@@ -76,13 +77,13 @@ class Wire(Protocol):
     """One connection; over HTTP/1.1, one for each answer."""
 
     async def connect(self) -> None:
-        """Raises `OSError` or an error of the client's own."""
+        """Begins the connection. Raises `OSError` or an error of the client's own."""
 
     async def ask(self, ask: Ask, sink: Sink) -> Handle:
         """Sends a request; the answer goes to the sink, whose `sent_ns` is set."""
 
     def migrate(self) -> None:
-        """Moves to another path on purpose. Only headrace's own client can."""
+        """Moves to another path on purpose. Only headrace's own client can do that."""
 
     def stats(self) -> dict[str, float]: ...
     def close(self) -> None: ...

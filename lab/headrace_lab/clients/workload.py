@@ -1,9 +1,10 @@
 """What a scenario's clients do, in a process: `python -m headrace_lab.clients.workload SPEC OUT`.
 
 In: a `Workload` as a JSON file. Out: a JSON log of every stream, written when all have ended. On standard
-output `{"ready": true}` when all connections are open; a line on standard input begins it, which
-`{"t0_ns": ...}` answers; then, four times a second, how many tokens have come. It ends by itself (`limit_s`).
-CLOCK_MONOTONIC is one for all network namespaces, so its times compare with the model's.
+output `{"ready": true}` when all connections are open; a line on standard input begins the workload, which
+`{"t0_ns": ...}` answers; then, four times a second, how many tokens have come. It ends by itself
+(`limit_s`). CLOCK_MONOTONIC is the same in all network namespaces, so the times can be compared with the
+model's.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ WARM_UP = {"events": 2, "interval_s": 0.001}
 BULK = {"events": 10**7, "interval_s": 0, "framing": "raw", "size": 16_000}
 BULK_STARTS_S = 0.5
 SILENCE_NS = 10_000_000_000
-"""Without a token for so long, an answer does not go on."""
+"""An answer that had no token for so long does not go on."""
 TICKETS_S = 0.5
-"""Longer than session tickets are on their way."""
+"""It takes session tickets less time than this to arrive."""
 
 
 @dataclass
 class Workload:
-    """Durations are seconds."""
+    """What the clients do. Durations are in seconds."""
 
     url: str
     protocol: str = "http3"
@@ -45,44 +46,45 @@ class Workload:
     path: str = "/v1/chat/completions"
     connections: int = 1
     streams: int = 1
-    """On each connection."""
+    """Streams on each connection."""
     rounds: int = 1
-    """Requests of each stream's place, one after the other."""
+    """Requests in the place of each stream, one after the other."""
     pause_s: float = 0.0
-    """Between two rounds."""
+    """The pause between two rounds."""
     script: dict[str, Any] = field(default_factory=dict)
-    """What the scripted model answers; nothing for a real one."""
+    """What the scripted model answers; empty for a real one."""
     request: dict[str, Any] = field(default_factory=dict)
     """The body of each request to a server that is not ours; empty: the scripted model is asked."""
     fields: list[tuple[str, str]] = field(default_factory=list)
-    """Further header fields, e.g. an API key."""
+    """Further header fields, for example an API key."""
     spread_s: float = 0.02
-    """Over which the starts are spread."""
+    """The time over which the starts are spread."""
     cold: bool = False
-    """A fresh connection for each request; else all are open and used once before the beginning."""
+    """Each request has a fresh connection. Otherwise all connections are open and were used once before
+    the beginning."""
     resumed: bool = False
-    """Of cold requests: the client was there before and comes back with a ticket, as far as it can; its
+    """The client of cold requests was there before and comes back with a ticket, where it can; its
     requests have an `Idempotency-Key`, and leave in early data (0-RTT)."""
     stop_places: int = 0
-    """So many places stop their answers, at a moment drawn from `stop_after_s`; the others do not."""
+    """How many places stop their answers, at a moment drawn from `stop_after_s`; the others do not."""
     stop_after_s: tuple[float, float] = (0.1, 0.2)
     slow_places: int = 0
-    """So many places stop reading at `slow_at_s`, for `slow_for_s`; their answers have `slow_script`."""
+    """How many places stop reading at `slow_at_s`, for `slow_for_s`; their answers have `slow_script`."""
     slow_at_s: float = 1.0
     slow_for_s: float = 2.0
     slow_script: dict[str, Any] = field(default_factory=dict)
     migrate_at_s: list[float] = field(default_factory=list)
     """When the client moves to another socket by itself."""
     bulk: bool = False
-    """Beside the tokens, two downloads without an end: one over the protocol, one over HTTP/1.1."""
+    """Two endless downloads run beside the tokens: one over the protocol, one over HTTP/1.1."""
     seed: int = 1
     limit_s: float = 60.0
-    """After which whatever still runs has failed."""
+    """The time after which whatever still runs has failed."""
 
 
 @dataclass
 class Run:
-    """What is going on."""
+    """A workload that is being run."""
 
     load: Workload
     sinks: list[Sink] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Run:
     t0_ns: int = 0
     handles: dict[int, Handle] = field(default_factory=dict)
     late: list[float] = field(default_factory=list)
-    """By how many seconds this loop woke too late, at each of its ticks."""
+    """How many seconds too late this loop woke, at each of its ticks."""
 
     def where(self) -> Where:
         return Where(self.load.url, Path(self.load.ca) if self.load.ca else None, self.load.resumed)
@@ -109,7 +111,7 @@ class Run:
         return Ask(self.load.path, tuple(fields), json.dumps(body).encode())
 
     async def open(self) -> None:
-        """All connections, each used once, so that what a server does only once is not measured."""
+        """Opens all connections and uses each once, so that what a server does only once is not measured."""
         load = self.load
         places = load.connections if load.protocol != "http1" else 1
         for number in range(places):
@@ -129,7 +131,7 @@ class Run:
                     raise ConnectionError(f"the first request failed: {sink.error}")
 
     async def place(self, number: int) -> None:
-        """One place: a request, or several one after the other."""
+        """Runs one place: a request, or several one after the other."""
         load = self.load
         chance = random.Random(f"{load.seed} {number}")
         total = load.connections * load.streams
@@ -139,7 +141,7 @@ class Run:
             self.sinks.append(sink)
             try:
                 await self._one(sink, number, chance)
-            except Exception as error:  # what a client raises is a result
+            except Exception as error:  # What a client raises is a result.
                 sink.end(time.monotonic_ns(), type(error).__name__)
             if turn + 1 < load.rounds:
                 await asyncio.sleep(load.pause_s * chance.uniform(0.5, 1.5))
@@ -172,7 +174,8 @@ class Run:
             on.close()
 
     async def bulk(self) -> None:
-        """Two downloads that fill the link, from `BULK_STARTS_S` on; cancelled when the tokens have ended."""
+        """Runs two downloads that fill the link, from `BULK_STARTS_S` on, until they are cancelled after
+        the last token."""
         await asyncio.sleep(BULK_STARTS_S)
         for number, protocol in enumerate((self.load.protocol, "http1")):
             made = wire(protocol, self.load.client if protocol == "http3" else "headrace", self.where())
@@ -190,7 +193,7 @@ class Run:
                     each.migrate()
 
     async def tell(self) -> None:
-        """Tokens so far, for whoever watches; and how late this loop wakes."""
+        """Tells how many tokens have come so far, and notes how late this loop wakes."""
         told, loop = 0.0, asyncio.get_running_loop()
         while True:
             due = loop.time() + 0.01
@@ -205,7 +208,7 @@ class Run:
         if not load.cold or load.resumed:
             await self.open()
         if load.resumed:
-            # It has been there, and leaves with what it remembers.
+            # The client has been there, and leaves with what it remembers.
             await asyncio.sleep(TICKETS_S)
             for each in self.wires:
                 each.close()
@@ -223,7 +226,7 @@ class Run:
         _, late = await asyncio.wait(places, timeout=load.limit_s)
         now = time.monotonic_ns()
         for sink in self.sinks:
-            # An answer of a real model may be longer than the lab waits; the scripted one's is not.
+            # A real model's answer may take longer than the lab waits; the scripted model's does not.
             is_going_on = self.load.request and sink.tokens and now - sink.tokens[-1][3] < SILENCE_NS
             sink.end(now, UNFINISHED if is_going_on else "timeout")
         for sink in self.bulk_sinks:
@@ -247,7 +250,7 @@ class Run:
 
 
 async def perform(load: Workload, begin: Callable[[], Awaitable[None]] | None = None) -> dict[str, Any]:
-    """The whole of it, in the running loop. `begin` is awaited when all connections are open."""
+    """Runs a workload in the running loop. `begin` is awaited when all connections are open."""
     run = Run(load)
     await run.all(begin)
     log = run.log()
@@ -260,7 +263,7 @@ async def perform(load: Workload, begin: Callable[[], Awaitable[None]] | None = 
 async def _told_to_begin() -> None:
     print(json.dumps({"ready": True}), flush=True)
     if not await asyncio.to_thread(sys.stdin.readline):
-        raise EOFError("nobody began it")
+        raise EOFError("standard input was closed before the beginning")
 
 
 def main(arguments: list[str]) -> None:

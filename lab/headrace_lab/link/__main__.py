@@ -1,4 +1,4 @@
-"""`python -m headrace_lab.link`: a link by hand, or its measurement of itself."""
+"""A link by hand, or the emulator's measurement of itself: `python -m headrace_lab.link`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             profile = json.loads(profile)
         except ValueError as error:
-            raise ConfigError(detail=f"--profile is no JSON: {error}") from None
+            raise ConfigError(detail=f"--profile: expected a name or a JSON object; {error}") from None
 
     def end(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
 """What a link can be told while it runs.
 
-In: a command as people write it, `{"do": "outage", "seconds": 2}`. Out: the same as the emulator reads it,
-every field there, in its units. What is not in the table does not exist.
+In: a command as people write it, `{"do": "outage", "seconds": 2}`. Out: the command as the emulator reads
+it, with every field, in the emulator's units. What is not in the table does not exist.
 
 | `do` | fields (default) | what happens |
 |---|---|---|
@@ -35,7 +35,8 @@ def _same(value: Any) -> Any:
 
 
 _Field = tuple[str, Callable[[Any], bool], str, Callable[[Any], Any]]
-"""Name for the emulator, whether a value is right, what it must be, and the value for the emulator."""
+"""The field's name for the emulator; whether a value is right; what it must be; the value for the
+emulator."""
 
 
 def is_number(value: Any, low: float, high: float) -> bool:
@@ -89,11 +90,11 @@ _COMMANDS: dict[str, dict[str, tuple[Any, _Field]]] = {
 
 
 Plans = Callable[[Any], dict[str, Any]]
-"""The plans of both directions, of a profile in any of its forms (`Profile.plans`)."""
+"""Makes the plans of both directions from a profile, its name or its fields (`Profile.plans`)."""
 
 
 def translate(command: dict[str, Any], plans: Plans) -> dict[str, Any]:
-    """The emulator's form of a command. Raises `ConfigError`, which names the key."""
+    """Returns the emulator's form of a command. Raises `ConfigError`, which names the key."""
     name = command.get("do")
     if name == "profile":
         if set(command) != {"do", "profile"}:
@@ -105,9 +106,8 @@ def translate(command: dict[str, Any], plans: Plans) -> dict[str, Any]:
     known_fields = _COMMANDS[name]
     for key in command:
         if key != "do" and key not in known_fields:
-            raise ConfigError(
-                detail=f"{key!r} is no field of the link's command {name!r}; there are: {list(known_fields)}"
-            )
+            known = ", ".join(known_fields) or "none"
+            raise ConfigError(detail=f"the link's command {name!r} has no field {key!r}; it has: {known}")
     made = {"do": name}
     for key, (default, (to, is_right, what, convert)) in known_fields.items():
         value = command.get(key, default)
@@ -123,7 +123,7 @@ _MOMENTS = ("at_s", "before_up", "before_down")
 
 
 def step(scripted: dict[str, Any], plans: Plans) -> dict[str, Any]:
-    """The emulator's form of a step of a script. Raises `ConfigError`."""
+    """Returns the emulator's form of a step of a script. Raises `ConfigError`."""
     moments = [key for key in _MOMENTS if key in scripted]
     if len(moments) != 1:
         raise ConfigError(

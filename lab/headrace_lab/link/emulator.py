@@ -1,7 +1,7 @@
 """What a link and a relay share: the emulator's process, its commands and its result.
 
-In: a profile, a seed, commands. Out: answers, and a result that says itself when it counts for nothing. The
-process is one of its own, so that nothing Python does delays a packet.
+In: a profile, a seed, commands. Out: answers, and a result that says when it does not count. The emulator
+has a process of its own, so that nothing that Python does delays a packet.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headrace_lab.link import commands
 from headrace_lab.link.profiles import Profile
 
 MAX_LATENESS_P99_MS = 0.5
-"""Above it a run is void: 2.5 % of a round trip of 20 ms."""
+"""A run is void above this: it is 2.5 % of a round trip of 20 ms."""
 MAX_LOG_PACKETS = 5_000_000
-"""200 MB."""
+"""They take 200 MB."""
 MAX_HELD_PACKETS = 65_536
-"""More than 1 Gbit/s over a round trip of one second."""
+"""More than 1 Gbit/s needs over a round trip of one second."""
 MAX_EVENTS = 10_000
-"""Commands that a result lists."""
+"""The most commands that a result lists."""
 END_S = 20.0
 
 
 class Emulator:
-    """A running emulator; a context manager. `Link` and `Relay` are the two that there are."""
+    """A running emulator, as a context manager. `Link` and `Relay` are the two kinds."""
 
     mode = ""
 
@@ -54,10 +54,10 @@ class Emulator:
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._cpu_at_start: list[int] = []
         self.ready: dict[str, Any] = {}
-        """What the process said when it was."""
+        """What the process said when it was ready."""
 
     def _config(self) -> dict[str, Any]:
-        """What the process is told besides what they share."""
+        """Returns what the process is told besides what both kinds share."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -77,7 +77,7 @@ class Emulator:
             "max_held_packets": MAX_HELD_PACKETS,
         }
         config["log_is_temporary"] = self._is_log_ours
-        # A session of its own: Ctrl-C is for us, and the end of its input for it.
+        # The process has a session of its own: Ctrl-C reaches us alone, and the end of its input ends it.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace_lab.link.process"],
             stdin=subprocess.PIPE,
@@ -101,8 +101,8 @@ class Emulator:
         self._end()
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carries out a command of `headrace_lab.link.commands`. The answer holds `at_ns`, the moment at
-        which it took effect (`time.monotonic_ns()`). Raises `ConfigError`."""
+        """Carries out a command (`headrace_lab.link.commands`). The answer holds `at_ns`, the moment at
+        which the command took effect (`time.monotonic_ns()`). Raises `ConfigError`."""
         answer = self._ask(commands.translate(command, Profile.plans))
         if command["do"] == "status":
             return {"at_ns": answer["at_ns"], **self._shown(answer["report"])}
@@ -112,9 +112,9 @@ class Emulator:
         return answer
 
     def result(self) -> dict[str, Any]:
-        """Counts and lateness until now, or until the end. For JSON:
+        """Returns counts and lateness until now, or until the end, as values for JSON:
 
-        - `void`: whether the run counts for nothing; `void_because`: why;
+        - `void`: whether the run does not count; `void_because`: the reasons;
         - `lateness_ms`: `p50`, `p99`, `max`, `packets`: how long after it was due each packet was out;
         - `up`, `down`: `in`, `out`, their bytes, `copies`, and `dropped` by the verdicts of
           `headrace_lab.link.log`;
@@ -167,7 +167,7 @@ class Emulator:
             try:
                 process.stdin.write(json.dumps({**message, "id": self._asked}) + "\n")
                 process.stdin.flush()
-                # Ctrl-C may have left the answer to the question before.
+                # Ctrl-C may have left the answer to the command before.
                 while answer.get("id") != self._asked:
                     answer = json.loads(process.stdout.readline())
             except (BrokenPipeError, ValueError):
@@ -182,14 +182,14 @@ class Emulator:
         if process is None:
             return
         try:
-            # What it still says is the last report; the end of its input ends it in any case.
+            # The last thing that it says is its report. The end of its input ends it in any case.
             said, _ = process.communicate('{"do": "end", "id": 0}\n', timeout=END_S)
             for line in said.splitlines():
                 self._report = json.loads(line).get("report", self._report)
         except (subprocess.TimeoutExpired, ValueError):
             process.kill()
         finally:
-            # Also when Ctrl-C came meanwhile.
+            # This is done when Ctrl-C comes meanwhile, too.
             for pipe in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     if pipe:
@@ -198,18 +198,18 @@ class Emulator:
 
 
 def _plain(command: dict[str, Any]) -> dict[str, Any]:
-    """A command for JSON."""
+    """Returns a command as a value for JSON."""
     return (
         {**command, "profile": Profile.of(command["profile"]).as_dict()} if "profile" in command else command
     )
 
 
 def cpu_times() -> list[int]:
-    """The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks."""
+    """Reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in ticks."""
     return [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
 def stolen_share(before: list[int], after: list[int]) -> float:
-    """The share of all CPU time between the two that went to other guests of the host."""
+    """Returns the share of all CPU time between two readings that went to other guests of the host."""
     spent = [b - a for a, b in zip(before, after, strict=True)]
     return spent[7] / max(1, sum(spent))

@@ -19,7 +19,7 @@ from headrace_lab.link.profiles import Profile
 CLIENT_ADDRESSES = ("10.77.0.2", "10.77.0.3")
 SERVER_ADDRESS = "10.77.1.2"
 NAT_POOL = "10.77.2.1"
-"""First of the addresses that the server sees after an address rebinding."""
+"""The first of the addresses that the server sees after an address rebinding."""
 
 
 class Link(Emulator):
@@ -59,7 +59,7 @@ class Link(Emulator):
         for namespace in (self.client, self.server):
             namespace.end_processes()
         super()._end()
-        # The process does this itself, unless it was killed.
+        # The process has done this itself, unless it was killed.
         for namespace in (self.client, self.server):
             namespaces.remove(namespace.name)
 

@@ -1,7 +1,7 @@
-"""Reading a link's packet log.
+"""Reads a link's packet log.
 
 In: the file that a link or relay wrote (`result()["log"]`). Out: its packets. The layout stands in
-`crates/headrace-net/src/link/log.rs`.
+`lab/crates/headrace-emulator/src/link/log.rs`.
 """
 
 from __future__ import annotations
@@ -34,34 +34,35 @@ class Packet(NamedTuple):
     """One packet, or its copy. Times are `time.monotonic_ns()`."""
 
     in_ns: int
-    """When the emulator had read it."""
+    """When the emulator read the packet."""
     due_ns: int
-    """When it was to come out; 0: never."""
+    """When the packet was to come out; 0: never."""
     out_ns: int
-    """When the far end had it; 0: never."""
+    """When the far end had the packet; 0: never."""
     number: int
-    """Its index: its place in its direction, from 0, since the last restart."""
+    """The packet's place in its direction, from 0, since the last restart."""
     round: int
-    """How many restarts were before it. The first is 0."""
+    """How many restarts came before the packet."""
     length: int
     """Bytes of IP."""
     source_port: int
     destination_port: int
-    """Both as the server sees them."""
+    """Both ports are as the server sees them."""
     direction: str
     """`up` or `down`."""
     protocol: int
     """6: TCP; 17: UDP."""
     verdict: str
-    """`delivered`, or why not: one of `VERDICTS`."""
+    """One of `VERDICTS`: `delivered`, or why it was not."""
     is_copy: bool
 
 
 def read(path: Path | str) -> list[Packet]:
-    """All packets, in the order in which they came. Raises `ConfigError` for a file that is no log."""
+    """Yields all packets, in the order in which they came. Raises `ConfigError` for a file that is not a
+    log."""
     data = Path(path).read_bytes()
     if data[: len(MAGIC)] != MAGIC:
-        raise ConfigError(detail=f"{path} is no packet log of a link")
+        raise ConfigError(detail=f"{path}: expected the packet log of a link")
     whole = len(MAGIC) + (len(data) - len(MAGIC)) // RECORD.size * RECORD.size
     packets = []
     for *numbers, direction, protocol, verdict, is_copy in RECORD.iter_unpack(data[len(MAGIC) : whole]):

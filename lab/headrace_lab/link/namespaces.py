@@ -1,7 +1,7 @@
 """Network namespaces: where the two ends of a link live. They need root.
 
 In: names. Out: namespaces, processes and threads in them. Names hold the number of the process that made
-them, so that two runs do not meet, and what a killed one left is known as such and removed at the next start.
+them, so that two runs do not meet, and so that the next run recognises and removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 def need_root(what: str) -> None:
-    """Raises `ConfigError`, which says what to do."""
+    """Raises `ConfigError`, which says what to do, where `what` cannot be done."""
     if os.geteuid():
         raise ConfigError(detail=f"{what} makes network namespaces, which needs root: run it with sudo")
     if shutil.which("ip") is None:
@@ -34,7 +34,7 @@ def need_root(what: str) -> None:
 
 
 def ip(*arguments: str) -> None:
-    """One command of iproute2. Raises `OSError` with what it said."""
+    """Runs one command of iproute2. Raises `OSError` with what the command said."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
@@ -51,23 +51,24 @@ class Namespace:
         return f"<Namespace {self.name}>"
 
     def argv(self, command: list[str]) -> list[str]:
-        """The command line that runs a command here; its process is the command's own."""
+        """Returns the command line that runs a command here; the process becomes the command's own."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def popen(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-        """`subprocess.Popen` in this namespace. The process ends, at the latest, with the namespace."""
+        """Starts a process in this namespace, as `subprocess.Popen`. It ends with the namespace at the
+        latest."""
         process = subprocess.Popen(self.argv(command), **options)
         self._started.append(process)
         return process
 
     def run(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """`subprocess.run` in this namespace."""
+        """Runs a process in this namespace, as `subprocess.run`."""
         return subprocess.run(self.argv(command), **options)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Moves the calling thread, and what it starts, here, and back afterwards. Sockets stay where they
-        were made."""
+        """Moves the calling thread, and what it starts, to this namespace, and back afterwards. Sockets
+        stay where they were made."""
         with open("/proc/thread-self/ns/net") as home:
             enter(self.name)
             try:
@@ -76,7 +77,7 @@ class Namespace:
                 _set(home.fileno(), "home")
 
     def end_processes(self) -> None:
-        """Ends what `popen` started: asks, and after two seconds does not ask."""
+        """Ends what `popen` started: with SIGTERM, and after two seconds with SIGKILL."""
         running = [process for process in self._started if process.poll() is None]
         for process in running:
             process.terminate()
@@ -91,8 +92,8 @@ class Namespace:
 
 
 def enter(name: str) -> None:
-    """Moves the calling thread, and what it starts, to a namespace (`os.setns` is there from Python 3.12
-    on)."""
+    """Moves the calling thread, and what it starts, to a namespace. (`os.setns` exists from Python 3.12
+    on.)"""
     with open(FOLDER / name) as file:
         _set(file.fileno(), name)
 
@@ -104,7 +105,8 @@ def _set(fd: int, name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Removes a namespace with all processes in it but this one and its parent; nothing when it is gone."""
+    """Removes a namespace with all processes in it, except this one and its parent. Does nothing when the
+    namespace is gone."""
     if not (FOLDER / name).exists():
         return
     listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout
@@ -116,7 +118,7 @@ def remove(name: str) -> None:
 
 
 def remove_stale() -> list[str]:
-    """Removes what processes that are gone have left; its names."""
+    """Removes the namespaces that processes left which have ended. Returns their names."""
     stale = []
     for path in sorted(FOLDER.glob("headrace-*-*")):
         pid = path.name.split("-")[1]
@@ -128,7 +130,7 @@ def remove_stale() -> list[str]:
 
 @contextlib.contextmanager
 def made(*namespaces: Namespace) -> Iterator[None]:
-    """Makes namespaces, with loopback; all is gone afterwards, whatever happens."""
+    """Makes namespaces with a loopback interface, and removes them afterwards, whatever happens."""
     remove_stale()
     try:
         for namespace in namespaces:
@@ -143,8 +145,8 @@ def made(*namespaces: Namespace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined(client: Namespace, server: Namespace, links: dict[str, tuple[str, str]]) -> Iterator[None]:
-    """Two namespaces and veth pairs between them. `links`: name of each pair, and the client's and the
-    server's address on it, each with a prefix length."""
+    """Makes two namespaces and veth pairs between them. `links`: the name of each pair, and the client's
+    and the server's address on it, each with a prefix length."""
     with made(client, server):
         for link, addresses in links.items():
             names = (client.name, server.name)

@@ -1,8 +1,8 @@
 """The emulator's process: `python -m headrace_lab.link.process`, started by `headrace_lab.link.emulator`.
 
 In: JSON lines on stdin, the configuration first, then commands. Out: one JSON line for each. It owns what
-the link is made of, namespaces and devices among it, and takes it away at the end of its input, which is also
-what it sees when its parent was killed.
+the link is made of, namespaces and devices included, and removes all of it at the end of its input; that
+is also what it sees when its parent is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from headrace_lab.link.namespaces import FOLDER, Namespace, enter, ip, made
 
 DEVICE = "link0"
 QUEUE_PACKETS = 10_000
-"""Of a device, towards the emulator: more than any burst, so that only the profile drops packets."""
+"""The queue of a device towards the emulator: longer than any burst, so that only the profile drops
+packets."""
 PARENT_CHECK_S = 1.0
 
 _Mover = Callable[[bool], tuple[int, str]]
@@ -66,8 +67,8 @@ def main() -> None:
 
 
 def _lines(parent: int) -> Iterator[str]:
-    """Lines of stdin, until it ends or the parent is another: a pipe that a forked process holds stays
-    open."""
+    """Yields lines of stdin, until it ends or the process gets another parent: a pipe that a forked
+    process holds stays open."""
     buffer = b""
     while True:
         line, found, rest = buffer.partition(b"\n")
@@ -84,10 +85,10 @@ def _lines(parent: int) -> Iterator[str]:
             buffer += data
 
 
-def _say(question: dict[str, Any], answer: dict[str, Any]) -> None:
+def _say(command: dict[str, Any], answer: dict[str, Any]) -> None:
     # The parent may be gone.
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"id": question["id"], **answer}), flush=True)
+        print(json.dumps({"id": command["id"], **answer}), flush=True)
 
 
 def _answer(link: _emulator.Link, move: _Mover, drops: _Drops, command: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +138,7 @@ def _configure(namespace: Namespace, addresses: list[str]) -> None:
 
 
 def _no_ipv6(namespace: Namespace) -> None:
-    """The kernel's own messages (router solicitations) would take indices of packets."""
+    """Switches IPv6 off: the kernel's own messages (router solicitations) would take indices of packets."""
 
     def write() -> None:
         enter(namespace.name)
@@ -150,7 +151,7 @@ def _no_ipv6(namespace: Namespace) -> None:
 
 
 class _Move:
-    """The client's known rebinding: its routes, and with them its sockets to be, take the other address."""
+    """A move that the client knows of: its routes, and with them its new sockets, take the other address."""
 
     def __init__(self, client: Namespace, addresses: list[str]) -> None:
         self.client = client
@@ -173,7 +174,8 @@ def _no_move(cut: bool) -> tuple[int, str]:
 
 
 def _drops(*namespaces: Namespace) -> dict[str, int]:
-    """What the devices dropped, by namespace and direction; where nothing was, nothing stands."""
+    """Returns how many packets the devices dropped, by namespace and direction, without those that dropped
+    none."""
     found = {}
     for namespace, role in zip(namespaces, ("client", "server"), strict=True):
         shown = subprocess.run(

@@ -20,7 +20,7 @@ MS = 1_000_000
 class Profile:
     """A network between a client and a server. Up is from the client, down to the client.
 
-    Raises `ConfigError` for what no network can be."""
+    Raises `ConfigError` for numbers that no network can have."""
 
     name: str = "custom"
     source: str = ""
@@ -28,17 +28,17 @@ class Profile:
     delay_ms: float = 0.0
     """One way: half of the round trip."""
     jitter_ms: float = 0.0
-    """The delay varies evenly by so much, up and down; packets keep their order."""
+    """The delay varies evenly by up to this much in both directions; packets keep their order."""
     rate_mbit: float = 0.0
-    """Down, in 10⁶ bits of IP packets a second; 0: unlimited."""
+    """The rate down, in 10⁶ bits of IP packets a second; 0: unlimited."""
     rate_up_mbit: float | None = None
-    """Up; `None`: as down."""
+    """The rate up; `None`: the same as down."""
     queue_kb: float = 256.0
-    """10³ bytes that may wait at the bottleneck, in each direction; what comes on top is dropped."""
+    """10³ bytes that may wait at the bottleneck, in each direction; what exceeds them is dropped."""
     loss: float = 0.0
     """Share of packets, 0 to 1, in each direction."""
     burst: float = 1.0
-    """Mean length of a run of losses (Gilbert-Elliott); 1: each packet for itself."""
+    """Mean length of a run of losses (Gilbert-Elliott); 1: each packet is lost or not by itself."""
     duplicate: float = 0.0
     """Share of packets that come twice."""
     reorder: float = 0.0
@@ -51,13 +51,13 @@ class Profile:
     """Indices of packets that are dropped; the first packet is 0."""
     drops_down: tuple[int, ...] = ()
     pause_every_s: float = 0.0
-    """In each such time nothing passes once, for between `pause_min_ms` and `pause_max_ms`; packets wait in
-    the queue meanwhile. 0: never."""
+    """Once in every such period nothing passes, for between `pause_min_ms` and `pause_max_ms`; packets
+    wait in the queue meanwhile. 0: never."""
     pause_min_ms: float = 0.0
     pause_mean_ms: float = 0.0
     pause_max_ms: float = 0.0
     trace_down: Path | None = None
-    """A Mahimahi trace, which then is the rate: each line a millisecond at which 1500 bytes may pass."""
+    """A Mahimahi trace, which replaces the rate: each line is a millisecond at which 1500 bytes may pass."""
     trace_up: Path | None = None
     script: tuple[dict[str, Any], ...] = field(default=())
     """Commands (`headrace_lab.link.commands`) with the time or packet before which they are carried out:
@@ -92,17 +92,17 @@ class Profile:
 
     @classmethod
     def named(cls, name: str) -> Profile:
-        """One of `PROFILES`. Raises `ConfigError`."""
+        """Returns one of `PROFILES`. Raises `ConfigError`."""
         try:
             return PROFILES[name]
         except KeyError:
             raise ConfigError(
-                detail=f"there is no profile {name!r} of a link; there are: {', '.join(PROFILES)}"
+                detail=f"there is no link profile {name!r}; expected one of {', '.join(PROFILES)}"
             ) from None
 
     @classmethod
     def of(cls, given: Profile | str | dict[str, Any]) -> Profile:
-        """A profile as it is, by name, or by its fields. Raises `ConfigError`."""
+        """Returns a profile that is given as it is, by its name, or by its fields. Raises `ConfigError`."""
         if isinstance(given, Profile):
             return given
         if isinstance(given, str):
@@ -110,30 +110,31 @@ class Profile:
         unknown = set(given) - {each.name for each in fields(cls)}
         if unknown:
             known = ", ".join(each.name for each in fields(cls))
-            raise ConfigError(detail=f"{min(unknown)!r} is no field of a link's profile; there are: {known}")
+            raise ConfigError(detail=f"a link's profile has no field {min(unknown)!r}; it has: {known}")
         return cls(**given)
 
     @classmethod
     def from_fields(cls, given: dict[str, Any]) -> Profile:
-        """A named profile (`profile`) with other fields, or fields alone. Raises `ConfigError`."""
+        """Returns a named profile (`profile`) with other fields, or one of fields alone. Raises
+        `ConfigError`."""
         own = dict(given)
         base = cls.named(own.pop("profile")) if "profile" in own else cls()
         return cls.of(asdict(base) | own | ({"name": "custom"} if own else {}))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a result in JSON."""
+        """Returns the fields, as values for JSON."""
         traces = {name: str(getattr(self, name) or "") or None for name in ("trace_down", "trace_up")}
         return asdict(self) | traces
 
     @classmethod
     def plans(cls, given: Profile | str | dict[str, Any]) -> dict[str, Any]:
-        """What the emulator reads of a profile, for both directions. Raises `ConfigError`."""
+        """Returns what the emulator reads of a profile, for both directions. Raises `ConfigError`."""
         profile = cls.of(given)
         return {"up": profile.plan("up"), "down": profile.plan("down")}
 
     def plan(self, direction: str) -> dict[str, Any]:
-        """What the emulator reads, for `up` or `down`
-        (`lab/crates/headrace-emulator/src/emulator/config.rs`)."""
+        """Returns what the emulator reads, for `up` or `down`
+        (`lab/crates/headrace-emulator/src/link/config.rs`)."""
         is_up = direction == "up"
         rate = self.rate_up_mbit if is_up and self.rate_up_mbit is not None else self.rate_mbit
         trace = self.trace_up if is_up else self.trace_down
@@ -181,7 +182,7 @@ AMOUNTS = (
 
 
 def read_trace(path: Path) -> list[int]:
-    """The times of a Mahimahi trace, in ms. Raises `ConfigError`."""
+    """Reads the times of a Mahimahi trace, in ms. Raises `ConfigError`."""
     try:
         lines = Path(path).read_text().split()
         times = [int(line) for line in lines]
@@ -189,7 +190,7 @@ def read_trace(path: Path) -> list[int]:
         raise ConfigError(detail=f"the trace {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(
-            detail=f"the trace {path} is no Mahimahi trace, one whole millisecond a line: {error}"
+            detail=f"{path}: expected a Mahimahi trace, a whole number of milliseconds on each line; {error}"
         ) from None
     if not times or times != sorted(times) or times[0] < 0 or times[-1] <= 0:
         raise ConfigError(detail=f"the times of the trace {path} must rise, and end above 0")

@@ -1,4 +1,4 @@
-"""The link for who is not root: a UDP port before a server, on loopback. It carries HTTP/3 alone.
+"""The link for users without root: a UDP port before a server, on loopback. It carries HTTP/3 alone.
 
     with Relay("wifi-bad", server=("127.0.0.1", 4433), seed=1) as relay:
         ...connect to relay.address...
@@ -20,7 +20,7 @@ from headrace_lab.link.emulator import Emulator
 from headrace_lab.link.profiles import Profile
 
 MAX_FLOWS = 512
-"""Clients at once, with those that a rebinding left behind: a descriptor each."""
+"""The most clients at a time, with those that a rebinding left behind: each has a descriptor."""
 
 
 class Relay(Emulator):
@@ -44,7 +44,7 @@ class Relay(Emulator):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients connect to."""
+        """The address that clients connect to."""
         host, port = self.ready["address"]
         return host, port
 

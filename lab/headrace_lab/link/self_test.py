@@ -1,9 +1,10 @@
-"""The emulator against itself: `python -m headrace_lab.link --self-test`.
+"""The emulator measures itself: `python -m headrace_lab.link --self-test`.
 
-In: this machine. Out: whether delay, losses and rate are what they were to be, with every core busy. Delay
-is taken from the moment before `send` to the kernel's stamp of the arrival, so it holds what a sender and the
-two devices add to the emulator's own lateness. The losses are worked out a second time here, and the rate is
-held against the kernel's token bucket filter (`tc qdisc add ... tbf`) on the same namespaces.
+In: this machine. Out: whether delay, losses and rate are what they should be, with every core busy. The
+delay is taken from the moment before `send` to the kernel's stamp of the arrival, so it includes what a
+sender and the two devices add to the emulator's own lateness. The losses are computed a second time here,
+and the rate is compared with that of the kernel's token bucket filter (`tc qdisc add ... tbf`) on the same
+namespaces.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WITHIN_RATE = 0.02
 SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
 IP_UDP = 28
-"""Bytes of both headers."""
+"""The length of both headers."""
 MASK = (1 << 64) - 1
 
 
@@ -46,7 +47,7 @@ class Check(NamedTuple):
 
 
 def main(quick: bool) -> int:
-    """Prints the checks; 1 when one of them failed."""
+    """Prints the checks. Returns 1 when one of them failed."""
     failed = 0
     for check in checks(quick):
         failed += not check.is_right
@@ -55,7 +56,7 @@ def main(quick: bool) -> int:
 
 
 def checks(quick: bool = False) -> Iterator[Check]:
-    """A quick one takes about ten seconds; a whole one half a minute."""
+    """Yields the checks: in about ten seconds when they are quick, in half a minute otherwise."""
     yield from _delay(2.0 if quick else 8.0)
     yield _losses(2_000 if quick else 20_000)
     yield _rate(1.5 if quick else 4.0)
@@ -73,7 +74,7 @@ class _Sockets:
             self.client.bind((link.client_address, PORT))
         self.client.connect((link.server_address, PORT))
         self.server.connect((link.client_address, PORT))
-        # The kernel's stamps are of another clock.
+        # The kernel stamps by another clock.
         self.offset_ns = time.time_ns() - time.monotonic_ns()
 
     @staticmethod
@@ -84,7 +85,7 @@ class _Sockets:
         return made
 
     def arrivals(self, at: socket.socket) -> Iterator[tuple[int, int]]:
-        """Number and monotonic nanoseconds of what has come."""
+        """Yields the number and the monotonic nanoseconds of each datagram that has come."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 data, control, _, _ = at.recvmsg(2048, 64)
@@ -109,7 +110,7 @@ def _sockets(profile: Profile) -> Iterator[tuple[Link, _Sockets]]:
 
 @contextlib.contextmanager
 def _busy(seconds: float) -> Iterator[None]:
-    """A loop on every core; they end by themselves in any case."""
+    """Keeps every core busy with a loop that ends by itself in any case."""
     code = f"import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
     loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(os.cpu_count() or 1)]
     try:
@@ -123,7 +124,7 @@ def _busy(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _prompt() -> Iterator[None]:
-    """This thread before ordinary ones, behind the emulator: what is measured is the link, not the meter."""
+    """Runs this thread before ordinary ones and behind the emulator: the link is measured, not the meter."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(10))
     try:
@@ -133,7 +134,7 @@ def _prompt() -> Iterator[None]:
 
 
 def _delay(seconds: float) -> Iterator[Check]:
-    """Packets both ways, with all cores busy."""
+    """Sends packets both ways, with all cores busy."""
     errors_ms: list[float] = []
     with _sockets(Profile(delay_ms=DELAY_MS)) as (link, sockets):
         count = round(seconds / EVERY_S)
@@ -167,7 +168,7 @@ def _delay(seconds: float) -> Iterator[Check]:
 
 
 def _losses(count: int) -> Check:
-    """Which packets do not come, against the schedule."""
+    """Compares the packets that do not arrive with the schedule."""
     with _sockets(Profile(delay_ms=1, loss=LOSS, burst=BURST)) as (link, sockets):
         got: dict[socket.socket, list[int]] = {sockets.client: [], sockets.server: []}
 
@@ -196,7 +197,8 @@ def _losses(count: int) -> Check:
 
 
 def schedule(seed: int, lane: int, count: int, loss: float, burst: float) -> Iterator[int]:
-    """Indices of the packets that a link loses, worked out apart from the emulator. `lane`: 0 up, 1 down."""
+    """Yields the indices of the packets that a link loses, computed apart from the emulator. `lane`: 0 up,
+    1 down."""
 
     def mix(value: int) -> int:
         z = (value + 0x9E3779B97F4A7C15) & MASK
@@ -215,7 +217,7 @@ def schedule(seed: int, lane: int, count: int, loss: float, burst: float) -> Ite
 
 
 def _rate(seconds: float) -> Check:
-    """Twice as much as passes, through the emulator's bottleneck and through the kernel's."""
+    """Sends twice as much as passes through the emulator's bottleneck, and through the kernel's."""
     with _sockets(Profile(delay_ms=1, rate_mbit=RATE_MBIT, queue_kb=100)) as (_, sockets):
         ours = _throughput(sockets, seconds)
     with _sockets(Profile(delay_ms=1)) as (link, sockets):
@@ -228,7 +230,8 @@ def _rate(seconds: float) -> Check:
 
 
 def _throughput(sockets: _Sockets, seconds: float) -> float:
-    """Mbit/s of IP packets at the server, the first half second left out: a filter begins with a burst."""
+    """Returns Mbit/s of IP packets at the server, without the first half second: a filter begins with a
+    burst."""
     size = 1200
     every = (size + IP_UDP) * 8 / (2e6 * RATE_MBIT)
     arrivals: list[int] = []

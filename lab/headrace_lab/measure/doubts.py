@@ -1,7 +1,7 @@
-"""Whether a measure means anything: what measures must be finer than what is measured.
+"""Whether a measure means anything: the lab must be more punctual than what it measures.
 
-In: a run. Out: the measures that do not count, each with the reason: the model or the clients were themselves
-later than the measure's scale. That the link kept its times is the link's own to say
+In: a run. Out: the measures that do not count, each with the reason: the model or the clients were
+themselves later than the measure's scale allows. Whether the link was late, it says itself
 (`headrace_lab.link.emulator`).
 """
 
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from headrace_lab.measure.measures import MEASURES, Observed, model_lateness, tokens_of
 
 SCALES: dict[str, Callable[[Observed], float]] = {
-    # A gap of four intervals is a stall: an interval more or less makes one, or hides it.
+    # A gap of four intervals is a stall: one interval more or less can make a stall, or hide it.
     "stall": lambda seen: seen.interval_ms,
     "token": lambda seen: seen.interval_ms / 2,
-    # Below 5 ms nothing is asked of a network.
+    # Differences below 5 ms are not asked of a network.
     "trip": lambda seen: max(seen.rtt_ms / 4, 5.0),
 }
-"""In ms: how late what measures may be itself (p99), by `Measure.scale`."""
+"""How late the model and the clients may be themselves, p99 in ms, by `Measure.scale`."""
 
 
 def doubts(seen: Observed) -> dict[str, str]:
-    """Measures that do not count, by name, each with the reason."""
+    """Returns the measures that do not count, by name, each with the reason."""
     late = {"the model": model_lateness(seen) or 0.0, "the clients": _clients_lateness(seen)}
     found: dict[str, str] = {}
     for name, measure in MEASURES.items():
@@ -37,15 +37,15 @@ def doubts(seen: Observed) -> dict[str, str]:
 
 
 def _clients_lateness(seen: Observed) -> float:
-    """Of the clients' event loop. headrace's own client takes the time of a token in its engine, which does
-    not wait for the loop."""
+    """Returns how late the clients' event loop woke, p99 in ms. headrace's own client for HTTP/3 takes the
+    time of a token in its engine, which does not wait for the loop."""
     load = seen.log["workload"]
     is_engine = load.get("protocol") == "http3" and load.get("client") == "headrace"
     return 0.0 if is_engine else float(seen.log.get("loop_late_ms", 0.0))
 
 
 def nothing_measured(seen: Observed) -> str:
-    """Why nothing of what a server answered can be measured, in a sentence; empty where something can."""
+    """Says in a sentence why nothing that a server answered can be measured; empty where something can."""
     streams = seen.log["streams"]
     if any(tokens_of(stream) for stream in streams):
         return ""

@@ -1,4 +1,4 @@
-"""What a run came to, in numbers. Pure: logs in, measures out.
+"""A run in numbers. Pure: logs go in, measures come out.
 
 In: the clients' log (`headrace_lab.clients.workload`), the model's record (`headrace_lab.model`), the link's
 packets. Out: one number for each measure, by the names of `MEASURES`. Everything counts tokens by their
@@ -17,15 +17,14 @@ from headrace_lab.clients.sink import UNFINISHED
 from headrace_lab.measure.statistics import jain, percentile
 
 STALL_INTERVALS = 4
-"""A gap of so many intervals is a stall: 80 ms at a token each 20 ms."""
+"""A gap of more than so many intervals is a stall: 80 ms at a token every 20 ms."""
 
 
 class Measure(NamedTuple):
     title: str
     unit: str
     scale: str = ""
-    """A key of `headrace_lab.measure.doubts.SCALES`: how late what measures may be itself. Counts have
-    none."""
+    """A key of `headrace_lab.measure.doubts.SCALES`: how late the lab itself may be. Counts have none."""
     less_is_better: bool = True
 
 
@@ -61,7 +60,7 @@ MEASURES = {
 
 
 class Token(NamedTuple):
-    """Monotonic ns; `due` is 0 where the model does not say."""
+    """One token. Times are monotonic ns; `due` is 0 where the model does not say."""
 
     number: int
     due: int
@@ -82,7 +81,7 @@ class Packet:
 
 @dataclass
 class Observed:
-    """All that is known of one run. `rtt_ms` and `interval_ms` are the nominal ones."""
+    """All that is known of one run. `rtt_ms` and `interval_ms` are the nominal values."""
 
     log: dict[str, Any]
     record: dict[str, Any] = field(default_factory=dict)
@@ -99,14 +98,14 @@ class Observed:
         return STALL_INTERVALS * self.interval_ms
 
     def streams(self) -> list[dict[str, Any]]:
-        """Those that count: neither stopped on purpose nor slow on purpose."""
+        """Returns the streams that count: they were neither stopped nor slow on purpose."""
         load = self.log["workload"]
         aside = load["stop_places"] + load["slow_places"]
         return [s for s in self.log["streams"] if s["number"] >= aside]
 
 
 def tokens_of(stream: dict[str, Any]) -> list[Token]:
-    """In order of number; a token that came twice counts once."""
+    """Returns the tokens in the order of their numbers; a token that came twice counts once."""
     seen: dict[int, Token] = {}
     for values in stream["tokens"]:
         token = Token(*values)
@@ -115,31 +114,32 @@ def tokens_of(stream: dict[str, Any]) -> list[Token]:
 
 
 def gaps(stream: dict[str, Any], interval_ms: float) -> Iterator[tuple[Token, float]]:
-    """Each token but the first, and how long it came after the one before, in ms; what the model itself was
-    to wait beyond its interval is taken off."""
+    """Yields each token except the first, and how long it came after the one before, in ms, without what
+    the model itself was to wait beyond its interval."""
     for before, token in itertools.pairwise(tokens_of(stream)):
         planned = max((token.due - before.due) / 1e6 - interval_ms, 0.0) if before.due else 0.0
         yield token, max((token.at - before.at) / 1e6 - planned, 0.0)
 
 
 def lateness(stream: dict[str, Any], rtt_ms: float) -> list[float]:
-    """Of each token whose due time is known, in ms: received - (due + R/2)."""
+    """Returns, for each token whose due time is known, received - (due + R/2) in ms."""
     return [(token.at - token.due) / 1e6 - rtt_ms / 2 for token in tokens_of(stream) if token.due]
 
 
 def model_lateness(seen: Observed) -> float | None:
-    """How late the model itself sent, p99 in ms: what no server can make up for."""
+    """Returns how late the model itself sent, p99 in ms: no server can make up for that."""
     late = [(t.sent - t.due) / 1e6 for s in seen.streams() for t in tokens_of(s) if t.due]
     return percentile(late, 0.99)
 
 
 def usual_interval_ms(seen: Observed) -> float | None:
-    """The median gap between tokens: the interval of a model that does not say when a token is due."""
+    """Returns the median gap between tokens: the interval of a model that does not say when a token is
+    due."""
     return percentile([gap for stream in seen.streams() for _, gap in gaps(stream, seen.interval_ms)], 0.5)
 
 
 def measure(seen: Observed) -> dict[str, float]:
-    """All measures that the run says something about."""
+    """Returns all measures that the run says something about."""
     found: dict[str, float | None] = {}
     for part in (_gaps, _late, _first, _stops, _events, _ends, _packets, _server, _bulk):
         found |= part(seen)
@@ -147,7 +147,8 @@ def measure(seen: Observed) -> dict[str, float]:
 
 
 def gap_counts(seen: Observed) -> list[tuple[float, int]]:
-    """How often each gap occurred, to a tenth of a millisecond: enough for exact percentiles of many runs."""
+    """Counts how often each gap occurred, to a tenth of a millisecond: enough for exact percentiles of
+    many runs."""
     counts = Counter(round(gap, 1) for s in seen.streams() for _, gap in gaps(s, seen.interval_ms))
     return sorted(counts.items())
 
@@ -182,12 +183,14 @@ def _late(seen: Observed) -> dict[str, float | None]:
 
 
 def _episodes(late: list[float], limit: float) -> int:
-    """How often a stream became late: tokens that are late one after the other are one time."""
+    """Counts how often a stream became late: tokens that are late one after the other count once."""
     return sum(now > limit and before <= limit for before, now in itertools.pairwise([0.0, *late]))
 
 
 def first_tokens(seen: Observed) -> list[float]:
-    """Time to the first token in ms, from the beginning of the connection where it was made for it."""
+    """Returns the times to the first token in ms, each from the beginning of the connection where the
+        connection was made
+    for the request."""
     return [
         (tokens[0].at - (stream["connect_ns"] or stream["sent_ns"])) / 1e6
         for stream in seen.streams()
@@ -222,8 +225,8 @@ def _stops(seen: Observed) -> dict[str, float | None]:
 
 
 def _events(seen: Observed) -> dict[str, float | None]:
-    """Around what was done to the link: how long each stream had nothing. A stream that never went on counts
-    until the end of the run."""
+    """Measures how long each stream had nothing around what was done to the link. A stream that never went
+    on counts until the end of the run."""
     worst: list[float] = []
     recovered: list[float] = []
     last = max((s["end_ns"] for s in seen.log["streams"]), default=0)
@@ -235,7 +238,7 @@ def _events(seen: Observed) -> dict[str, float | None]:
             times = sorted(token.at for token in tokens_of(stream))
             if not times or times[0] > begin or (not stream["error"] and stream["end_ns"] <= begin):
                 continue
-            # What the link still held arrives after the event began: the longest gap that ends behind it.
+            # What the link still held arrives after the event began: the longest gap that ends later counts.
             near = [
                 (b, b - max(a, 0))
                 for a, b in itertools.pairwise([*times, _end(stream, times, last)])
@@ -251,7 +254,8 @@ def _events(seen: Observed) -> dict[str, float | None]:
 
 
 def _end(stream: dict[str, Any], times: list[int], last: int) -> int:
-    """Where the last gap of a stream ends: at its last token, or when it broke off, at the run's end."""
+    """Returns where the last gap of a stream ends: at its last token or, when it broke off, at the end of
+    the run."""
     return max(last, times[-1]) if stream["error"] else times[-1]
 
 
@@ -299,10 +303,10 @@ def _bulk(seen: Observed) -> dict[str, float | None]:
 
 
 def _rate(flow: dict[str, Any]) -> float:
-    """Bits a second."""
+    """Returns the rate of a download in bits a second."""
     return float(flow["size"] * 8e9 / max(flow["end_ns"] - flow["sent_ns"], 1))
 
 
 def errors(streams: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """How often each error ended a stream that was not stopped."""
+    """Counts how often each error ended a stream that was not stopped."""
     return dict(Counter(s["error"] for s in streams if s["error"] and not s["stopped_ns"]))

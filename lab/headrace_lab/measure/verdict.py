@@ -1,6 +1,6 @@
-"""What is wrong with a server, in words, by what a client sees, so it holds for any server.
+"""What is wrong with a server, in words. It is judged by what a client sees, so it holds for any server.
 
-Each rule says what it saw.
+In: a run. Out: one sentence for each fault, which says what was seen.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from headrace_lab.measure.statistics import median
 TOGETHER_NS = 1_000_000
 """Tokens that arrive within a millisecond of each other came together."""
 MOST = 0.3
-"""Share of tokens that may come together."""
+"""The share of tokens that may come together."""
 FEWEST = 10
-"""Of fewer tokens nothing can be said."""
+"""Nothing can be said about an answer with fewer tokens."""
 
 
 def verdict(seen: Observed) -> list[str]:
-    """One sentence a fault; empty when none was seen."""
+    """Returns one sentence for each fault that was seen."""
     found: list[str] = []
     streams = [s for s in seen.streams() if len(s["tokens"]) >= FEWEST]
-    # A lost packet holds back those behind it, and then they come together: no fault of the server.
+    # A lost packet holds back those behind it, and then they come together: that is not the server's fault.
     is_lossy = any(packet.lost for packet in seen.packets)
     compressed = [s for s in streams if s["encoding"]]
     if compressed:
@@ -49,8 +49,8 @@ def verdict(seen: Observed) -> list[str]:
 
 
 def _is_buffered(stream: dict[str, Any]) -> bool:
-    """Most tokens came in a tenth of the time over which they were due (or, where that is not known, of the
-    time from the request to the end)."""
+    """Whether most tokens came in a tenth of the time over which they were due (or, where that is not
+    known, of the time from the request to the end)."""
     tokens = tokens_of(stream)
     planned = tokens[-1].due - tokens[0].due if tokens[0].due else stream["end_ns"] - stream["sent_ns"]
     last = tokens[-1].at
@@ -58,14 +58,15 @@ def _is_buffered(stream: dict[str, Any]) -> bool:
 
 
 def _together(stream: dict[str, Any]) -> float:
-    """The share of tokens that came within a millisecond of the one before, though due well after it."""
+    """Returns the share of tokens that came within a millisecond of the one before, though they were due
+    well after it."""
     pairs = list(itertools.pairwise(tokens_of(stream)))
     apart = [(a, b) for a, b in pairs if not a.due or b.due - a.due > 5 * TOGETHER_NS]
     return sum(b.at - a.at < TOGETHER_NS for a, b in apart) / (len(apart) or 1)
 
 
 def _period_ms(stream: dict[str, Any]) -> float:
-    """Between two arrivals of tokens that came together."""
+    """Returns the time between two arrivals of tokens that came together."""
     waits = [
         (b.at - a.at) / 1e6 for a, b in itertools.pairwise(tokens_of(stream)) if b.at - a.at >= TOGETHER_NS
     ]
@@ -73,6 +74,6 @@ def _period_ms(stream: dict[str, Any]) -> float:
 
 
 def _ends_too_soon(stream: dict[str, Any]) -> bool:
-    """A clean end without a word that the answer is whole, and without an error event."""
+    """Whether an answer ended cleanly without saying that it was whole, and without an error event."""
     said = stream["done"] or stream["said_error"] or stream["error"]
     return bool(stream["tokens"]) and not said

@@ -30,7 +30,7 @@ async def _main(arguments: list[str]) -> None:
     source = Source(default=options.script, host=options.host, port=options.port)
     async with source:
         print(json.dumps({"url": source.url}), flush=True)
-        # Lives as long as whoever started it.
+        # It lives as long as the process that started it.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         if options.record:
             options.record.write_text(json.dumps(source.record()))

@@ -32,22 +32,22 @@ SIZES = {"plain": (0, 0), "openai": (120, 330), "anthropic": (110, 150), "ollama
 
 @dataclass(frozen=True)
 class Script:
-    """What one request is answered with."""
+    """The answer to one request."""
 
     events: int = 20
     interval_s: float = 0.02
-    """Between two events. 0: as fast as the reader takes them."""
+    """The time between two events. 0: as fast as the reader takes them."""
     head_delay_s: float = 0.0
-    """Silent prefill before the head."""
+    """The silent prefill before the head."""
     first_delay_s: float = 0.0
-    """Between the head and the first event."""
+    """The time between the head and the first event."""
     size: int = 190
-    """Bytes of one event, with its framing; what OpenAI-style servers send is 120 to 330."""
+    """Bytes of one event, with its framing. OpenAI-style servers send 120 to 330."""
     framing: Framing = "sse"
     body: Literal["chunked", "length", "close"] = "chunked"
     status: int = 200
     end: Ending = "clean"
-    """What happens behind the last event: `clean`; `die` (FIN without the last chunk); `reset` (RST); `hang`
+    """What happens after the last event: `clean`; `die` (FIN without the last chunk); `reset` (RST); `hang`
     (silence); `half` (half an event, then FIN); `no_head` (FIN before the head); `bad_chunk` (garbage)."""
     align: bool = False
     """Send on a grid of `interval_s` that all streams share, in one go, as a decode step of a batch does."""
@@ -57,19 +57,19 @@ class Script:
     note_due: bool = False
     """Write into each event when it was due (`due`), beside when it was sent (`t`)."""
     shape: Shape = "plain"
-    """Sizes as a family of servers has them, drawn by `seed` instead of `size` (the stamps of the lab need
-    their room, so none is below 140); Anthropic's events have two lines, Ollama's are NDJSON."""
+    """The family of servers whose sizes are taken, drawn by `seed`, instead of `size` (the lab's stamps
+    need room, so no size is below 140). Anthropic's events have two lines, Ollama's are NDJSON."""
     seed: int = 1
     jitter: float = 0.0
     """How far an event is moved from its place, as a share of `interval_s`, to either side."""
     silences: tuple[tuple[int, float], ...] = ()
-    """`(event, seconds)`: so long nothing is due before that event; all later ones move with it."""
+    """`(event, seconds)`: for so long nothing is due before that event; all later ones move with it."""
     bursts: tuple[tuple[int, int], ...] = ()
-    """`(event, count)`: so many events, from that one on, are due at once."""
+    """`(event, count)`: from that event on, so many are due at once."""
 
 
 def offsets(script: Script) -> Iterator[float]:
-    """When each event is due, in seconds after the first one's place. It never goes back."""
+    """Yields when each event is due, in seconds after the place of the first one. It never goes back."""
     chance = random.Random(script.seed)
     silences, bursts = dict(script.silences), dict(script.bursts)
     due, moved, last, together = 0.0, 0.0, 0.0, 0
@@ -87,13 +87,14 @@ def offsets(script: Script) -> Iterator[float]:
 
 @lru_cache(maxsize=256)
 def sizes(shape: Shape, seed: int) -> tuple[int, ...]:
-    """Sizes of 509 events, which then repeat."""
+    """Draws the sizes of 509 events, which then repeat."""
     chance = random.Random(f"{shape} {seed}")
     return tuple(chance.randint(*SIZES[shape]) for _ in range(509))
 
 
 def event(script: Script, number: int, now_ns: int, due_ns: int = 0) -> bytes:
-    """Event `number` of an answer: JSON with its number and the moment it was sent, padded to its size."""
+    """Makes event `number` of an answer: JSON with its number and the moment it was sent, padded to its
+    size."""
     last = number == script.events - 1
     due = f'"due":{due_ns},' if script.note_due else ""
     stamp = f'{{"n":{number},"t":{now_ns},{due}'
@@ -118,26 +119,26 @@ def event(script: Script, number: int, now_ns: int, due_ns: int = 0) -> bytes:
 
 
 def body_of(script: Script, times_ns: list[int] | None = None) -> bytes:
-    """The whole body of an answer, as a clean one is sent. `times_ns`: the moments of its events."""
+    """Makes the whole body of a clean answer. `times_ns`: the moments of its events."""
     times_ns = times_ns or [0] * script.events
     whole = b"".join(event(script, number, at, at) for number, at in enumerate(times_ns))
     return whole + ending(script)
 
 
 def ending(script: Script) -> bytes:
-    """What says that an answer is whole, behind its last event."""
+    """Returns what says, after the last event, that an answer is whole."""
     if script.shape == "anthropic":
         return b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     return DONE if script.framing == "sse" and script.shape != "ollama" else b""
 
 
 def parse(text: str) -> Script:
-    """A script from JSON, as a request's `script` has it. Raises `TypeError` for a field that is not one."""
+    """Reads a script from JSON, as a request's `script` has it. Raises `TypeError` for an unknown field."""
     return from_fields(json.loads(text))
 
 
 def from_fields(fields: dict[str, object]) -> Script:
-    """A script of JSON's fields, where tuples are lists."""
+    """Makes a script from the fields that JSON gives, where tuples are lists."""
     made = dict(fields)
     for name in ("silences", "bursts"):
         if name in made:

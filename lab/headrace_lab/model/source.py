@@ -5,8 +5,7 @@ due, a real model cannot tell. In: requests whose JSON body may hold a `script`.
 (a token is due when it is due, whoever reads), and a record of every request: how many events were sent, and
 when it was aborted.
 
-Run by itself: `python -m headrace_lab.model --port 0`; it prints its address as one JSON line and lives
-until its standard input is closed. `GET /runs` returns the record; `--record FILE` writes it at the end.
+`GET /runs` returns the record. `python -m headrace_lab.model` runs the server by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["Run", "Script", "Source", "body_of", "event"]
 
 
 CLOSING_TURNS = 5
-"""Of the loop, until an accepted connection has been shown to us and is closed."""
+"""The turns of the loop until an accepted connection has been shown to us and is closed."""
 
 
 @dataclass
@@ -50,9 +49,9 @@ class Run:
     ended_ns: int | None = None
     """When the last byte was sent."""
     aborted_ns: int | None = None
-    """When the client of this server went away before the end."""
+    """When the client went away before the end."""
     paused: int = 0
-    """How often the socket was full."""
+    """How many times the socket was full."""
     connection: int = 0
     tag: str | None = None
     """What the request called itself (`tag` in its body)."""
@@ -103,7 +102,7 @@ class Source:
         await self.close()
 
     def record(self) -> dict[str, Any]:
-        """What `GET /runs` answers."""
+        """Returns what `GET /runs` answers."""
         return {
             "runs": [asdict(run) for run in self.runs],
             "connections": self.connections,
@@ -111,7 +110,7 @@ class Source:
         }
 
     def running(self) -> list[Run]:
-        """Requests that are neither ended nor aborted: the slots that are taken."""
+        """Returns the requests that have neither ended nor been aborted: the slots that are taken."""
         return [run for run in self.runs if run.ended_ns is None and run.aborted_ns is None]
 
 
@@ -280,7 +279,7 @@ class _Connection(asyncio.Protocol):
         self._wait_for_next()
 
     def tick_aligned(self, data: bytes) -> bool:
-        """One event of a grid; false when there are no more."""
+        """Sends one event of a grid. Returns false when there are no more."""
         if self.run is None:
             return False
         self.transport.write(data)
@@ -300,7 +299,7 @@ class _Connection(asyncio.Protocol):
             self._finish()
 
     def next_event(self, now_ns: int, due_ns: int | None = None) -> bytes:
-        """The next event, framed for the wire; it counts as sent. `due_ns`: when its grid was due."""
+        """Returns the next event, framed for the wire; it counts as sent. `due_ns`: when its grid was due."""
         assert self.run is not None
         if self.script.note_times:
             self.run.times_ns.append(now_ns)
@@ -330,7 +329,7 @@ class _Connection(asyncio.Protocol):
             half = event(script, run.sent, time.monotonic_ns())
             self._write(half[: len(half) // 2])
         if script.end == "bad_chunk":
-            self.transport.write(b"this is no chunk size\r\n")
+            self.transport.write(b"this is not a chunk size\r\n")
         if script.end == "clean":
             if done := ending(script):
                 self._write(done)

@@ -1,4 +1,5 @@
-"""An ASGI app that relays to the scripted model, for ASGI servers as peers: each piece is sent when it comes.
+"""An ASGI app that relays to the scripted model, for ASGI servers as peers. It sends each piece when it
+comes.
 
 It knows its upstream from `HEADRACE_LAB_UPSTREAM`, because ASGI servers import an app by name.
 """
@@ -33,7 +34,7 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     work.cancel()
     await asyncio.gather(work, gone, return_exceptions=True)
     if not work.cancelled() and work.exception():
-        # The server resets an answer whose app fails.
+        # The server resets the answer of an app that fails.
         raise work.exception()  # type: ignore[misc]
 
 

@@ -1,7 +1,7 @@
-"""The upstream side of the lab's own small proxies: a request over HTTP/1.1, its answer as it comes.
+"""The upstream side of the lab's own small proxies: a request over HTTP/1.1, and its answer as it comes.
 
 In: an address, a request. Out: status, fields, and the body piece by piece. It reads what the scripted model
-sends (`transfer-encoding: chunked`); it is no general client.
+sends (`transfer-encoding: chunked`); it is not a general client.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ class Answer:
     status: int
     fields: dict[str, str]
     pieces: AsyncIterator[bytes]
-    """Raises `CutError`."""
+    """Yields the body as it comes. Raises `CutError`."""
 
 
 @contextlib.asynccontextmanager
 async def ask(upstream: str, method: str, path: str, body: bytes) -> AsyncIterator[Answer]:
-    """`upstream`: `http://address:port`. Leaving it closes the upstream's connection."""
+    """Sends a request. `upstream`: `http://address:port`. Leaving the context closes the upstream's
+    connection."""
     host, _, port = upstream.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

@@ -1,4 +1,4 @@
-"""Negative controls: reverse proxies that are wrong on purpose, to see that the lab names what is wrong.
+"""Negative controls: reverse proxies that are wrong on purpose, to show that the lab names what is wrong.
 
     python -m headrace_lab.peers.controls coalesce --upstream http://127.0.0.1:8000 --port 9000
 
@@ -27,7 +27,7 @@ async def plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def buffer(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Sends nothing before it has all that comes."""
+    """Sends nothing before the answer is complete."""
     held = bytearray()
     try:
         async for piece in pieces:
@@ -39,7 +39,7 @@ async def buffer(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def coalesce(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Collects for 50 ms, then sends at once."""
+    """Collects for 50 ms, and then sends all of it at once."""
     held, since = bytearray(), time.monotonic()
     async for piece in pieces:
         if not held:
@@ -53,7 +53,7 @@ async def coalesce(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def gzip(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Compresses, and flushes only what the compressor gives by itself."""
+    """Compresses, and sends only what the compressor gives by itself."""
     compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         async for piece in pieces:
@@ -66,7 +66,7 @@ async def gzip(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def clean_end(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Takes the upstream's death for its end."""
+    """Takes the death of the upstream for the end of its answer."""
     with contextlib.suppress(ask.CutError):
         async for piece in pieces:
             yield piece
@@ -82,7 +82,7 @@ KINDS: dict[str, Change] = {
 
 
 async def serve(kind: str, upstream: str, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
-    """Listens. `kind`: a key of `KINDS`."""
+    """Starts to listen. `kind`: a key of `KINDS`."""
     return await asyncio.start_server(lambda r, w: _connection(kind, upstream, r, w), host, port)
 
 

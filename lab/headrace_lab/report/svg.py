@@ -1,7 +1,8 @@
-"""Drawing: axes, lines and labels as SVG, nothing else needed to show them.
+"""Axes, lines and labels as SVG that needs nothing else.
 
-In: numbers and words. Out: text. Colours are those of Okabe and Ito, told apart by most colour-blind people
-(https://jfly.uni-koeln.de/color/); a server has a colour, a protocol a way of drawing a line.
+In: numbers and words. Out: text. The colours are those of Okabe and Ito, which most colour-blind people
+can tell apart (https://jfly.uni-koeln.de/color/). A server has a colour, and a protocol has a way of
+drawing a line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OTHER = "#d55e00"
 DASHES = {"http3": "", "http2": "7 4", "http1": "2 3"}
 BOLD = ' font-weight="600"'
 LABEL_PX = 15
-"""Between two labels, at least."""
+"""The least distance between two labels."""
 
 
 def colour(server: str) -> str:
@@ -79,7 +80,7 @@ class Svg:
         )
 
     def words(self, x: float, y: float, parts: Sequence[tuple[str, str, bool]], size: int = 13) -> None:
-        """Words one after the other, each with its own colour: `(words, colour, bold)`."""
+        """Draws words one after the other, each with its own colour: `(words, colour, bold)`."""
         spans = "".join(
             f'<tspan fill="{fill}"{BOLD if bold else ""}>{escape(text)}</tspan>' for text, fill, bold in parts
         )
@@ -94,14 +95,15 @@ class Svg:
         self.add(f'<path d="{data}" {look}><title>{escape(tip)}</title></path>')
 
     def keys(self, x: float, top: float, wanted: Sequence[tuple[str, str, str]]) -> None:
-        """What is which line, from top to bottom: `(words, colour, dash)`."""
+        """Draws a key to the lines, from top to bottom: `(words, colour, dash)`."""
         for n, (words, stroke, dash) in enumerate(wanted):
             y = top + n * 22
             self.path([(x, y), (x + 30, y)], stroke, dash, words)
             self.text(x + 36, y + 4, words, stroke)
 
     def labels(self, x: float, wanted: Sequence[tuple[float, str, str, str]]) -> None:
-        """Words beside the ends of lines, pushed apart, each with a thin lead: `(y, words, colour, dash)`."""
+        """Draws words beside the ends of lines, pushed apart, each with a thin lead: `(y, words, colour,
+        dash)`."""
         placed: list[float] = []
         ordered = sorted(wanted)
         for y, *_ in ordered:
@@ -133,13 +135,13 @@ def linear(low: float, high: float, start: float, end: float) -> Scale:
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    """Values below `low` are drawn at it."""
+    """Returns a logarithmic scale. Values below `low` are drawn at `low`."""
     inner = linear(math.log10(low), math.log10(high), start, end)
     return lambda value: inner(math.log10(max(value, low)))
 
 
 def steps(high: float, count: int = 5) -> list[float]:
-    """Round values from 0 to at least `high`."""
+    """Returns round values from 0 to at least `high`."""
     if high <= 0:
         return [0.0, 1.0]
     raw = high / count
@@ -149,7 +151,7 @@ def steps(high: float, count: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """For people: three figures, no more."""
+    """Returns a number for people to read, with three figures at most."""
     if value and abs(value) < 0.0005:
         return f"{value:.0e}"
     if abs(value) >= 100:

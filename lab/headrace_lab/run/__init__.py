@@ -1,1 +1,4 @@
-"""A scenario being run: each cell from nothing to its measures, and what one sees meanwhile."""
+"""A scenario that is run: each cell from nothing to its measures, and what is shown meanwhile.
+
+This room must not know how results are drawn.
+"""

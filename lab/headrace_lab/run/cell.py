@@ -1,7 +1,7 @@
 """One cell of a scenario: one server, one protocol, one point, one seed, from nothing to its measures.
 
 Everything is started anew, so that no cell knows of another: the link, the model, the server, the clients.
-Everything ends with it, whatever happens.
+Everything ends with the cell, whatever happens.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headrace_lab.run.target import Target
 from headrace_lab.scenarios.scenario import Scenario
 
 TRIES = 3
-"""Of a run that is void."""
+"""How often a run is tried that is void."""
 OURS = ("at_s",)
-"""Of an event, what the link is not told."""
+"""The fields of an event that the link is not told."""
 MARGIN_S = 30.0
-"""Beyond the clients' own limit, after which they are ended."""
+"""The time beyond the clients' own limit after which they are ended."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is run. `again`: the second run of the baseline, for the noise floor."""
+    """What is run. `again`: it is the second run of the baseline, for the noise floor."""
 
     server: str
     protocol: str
@@ -70,14 +70,14 @@ class Options:
 
 
 Tell = Callable[[int], None]
-"""Is told how many tokens have come so far."""
+"""It is told how many tokens have come so far."""
 
 
 def run_cell(
     scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
 ) -> dict[str, Any]:
-    """The result of a cell, for JSON. Raises `ConfigError` when something cannot be started, or when nothing
-    of what a target answers can be measured."""
+    """Returns the result of a cell, as values for JSON. Raises `ConfigError` when something cannot be
+    started, or when nothing of what a target answers can be measured."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-lab-")))
         link = stack.enter_context(path.opened(options.on, scenario.link_at(cell.point), cell.seed))
@@ -104,7 +104,7 @@ def run_cell(
 def _void(
     scenario: Scenario, link: dict[str, Any], measures: dict[str, float], doubtful: dict[str, str]
 ) -> str:
-    """Why the run counts for nothing; empty where it counts."""
+    """Returns why the run does not count; empty where it counts."""
     shown = [name for name in scenario.show.measures if name in measures]
     because = list(link.get("void_because", []))
     if shown and all(name in doubtful for name in shown):
@@ -115,9 +115,9 @@ def _void(
 def run_valid(
     scenario: Scenario, cell: Cell, options: Options, tell: Tell = lambda tokens: None
 ) -> dict[str, Any]:
-    """`run_cell`, tried again while the run is void or one of the shown measures is doubtful: the machine was
-    too busy, which says nothing about a server. `made_again`: how often. The last of `TRIES` is returned as
-    it is. A target is asked once: each try is at its cost."""
+    """Runs a cell, and runs it again while it is void or one of the shown measures is doubtful: then the
+    machine was too busy, which says nothing about a server. `made_again` in the result tells how often.
+    The last of `TRIES` is returned as it is. A target is asked once, because each try is at its cost."""
     made_again = 0
     while True:
         result = run_cell(scenario, cell, options, tell) | {"made_again": made_again}
@@ -140,7 +140,7 @@ def _against_a_target(
     seen = Observed(_clients(link, load, folder, [], tell)[0])
     if problem := nothing_measured(seen):
         raise ConfigError(detail=f"{target.url}{target.path}: {problem}")
-    # When a token was due is not known: what is usual for this server is taken for its interval.
+    # When a token was due is not known, so the usual gap of this server is taken for its interval.
     seen.interval_ms = usual_interval_ms(seen) or scenario.load.interval_ms
     return seen
 
@@ -192,7 +192,7 @@ def _load(scenario: Scenario, cell: Cell, url: str, ca: Path | None) -> Workload
 
 @contextlib.contextmanager
 def _source(link: path.Path, record: Path, folder: Path) -> Iterator[str]:
-    """The scripted model beside the server; yields its URL."""
+    """Starts the scripted model beside the server, and yields its URL."""
     command = [sys.executable, "-m", "headrace_lab.model", "--record", str(record)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": None}
     with process.process(command, folder / "source.log", link.server.popen, **pipes) as running:
@@ -211,7 +211,8 @@ def _source(link: path.Path, record: Path, folder: Path) -> Iterator[str]:
 def _clients(
     link: path.Path, load: Workload, folder: Path, events: list[dict[str, Any]], tell: Tell
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Runs the clients, and does the events when they are due: the clients' log, and what was done when."""
+    """Runs the clients, and carries out the events when they are due. Returns the clients' log, and what
+    was done when."""
     spec, out = folder / "workload.json", folder / "log.json"
     spec.write_text(json.dumps(asdict(load)))
     command = [sys.executable, "-m", "headrace_lab.clients.workload", str(spec), str(out)]
@@ -259,7 +260,8 @@ def _attend(
 
 
 def _begin(running: subprocess.Popen[bytes], link: path.Path) -> None:
-    """The link counts its packets from here on, so that every protocol loses the same ones of the answers."""
+    """Lets the link count its packets from here on, so that every protocol loses the same packets of the
+    answers."""
     link.command({"do": "restart"})
     assert running.stdin is not None
     running.stdin.write(b"\n")
@@ -267,7 +269,7 @@ def _begin(running: subprocess.Popen[bytes], link: path.Path) -> None:
 
 
 def _do(link: path.Path, event: dict[str, Any]) -> dict[str, Any]:
-    """Returns the event with the moment at which it took effect."""
+    """Carries out an event, and returns it with the moment at which it took effect."""
     at_ns = time.monotonic_ns()
     if event["do"] != "migrate":
         answer = link.command({name: value for name, value in event.items() if name not in OURS})
@@ -276,7 +278,7 @@ def _do(link: path.Path, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def timeline(seen: Observed) -> dict[str, Any]:
-    """Of each stream when its tokens were due and came, in ms after the beginning, to a tenth."""
+    """Returns when the tokens of each stream were due and came, in ms after the beginning, to a tenth."""
     t0 = seen.log["t0_ns"]
 
     def ms(ns: int) -> float:

@@ -1,6 +1,6 @@
-"""Where the packets go: through the emulated link, a relay of UDP, or loopback, without delay and loss.
+"""The way that the packets take: through the emulated link, through a relay of UDP, or over loopback.
 
-All have two sides that start processes, and take commands; so nothing else knows which it is.
+All three have two sides that start processes, and take commands, so nothing else knows which it is.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ class Path(Protocol):
     def server_address(self) -> str: ...
     @property
     def server_port(self) -> int:
-        """Where the server is to listen."""
+        """The port on which the server is to listen."""
 
     def reached_at(self, origin: str) -> str:
-        """By which origin clients reach what listens there."""
+        """Returns the origin by which clients reach what listens there."""
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Does something to it now (`{"do": "outage", ...}`)."""
+        """Does something to the link now (`{"do": "outage", ...}`)."""
 
     def result(self) -> dict[str, Any]:
-        """After the run: its own lateness and counts, whether it is void, and every packet."""
+        """Returns, after the run, the link's own lateness and counts, whether the run is void, and where
+        its log is."""
 
 
 class _Here:
@@ -83,7 +84,7 @@ class Loopback(_Here):
 
 
 class _Relayed(_Here):
-    """Loopback with a relay of UDP between: HTTP/3 alone."""
+    """Loopback with a relay of UDP between the sides: it carries HTTP/3 alone."""
 
     def __init__(self, given: Profile, seed: int) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class _Linked:
 
 @contextlib.contextmanager
 def opened(on: str, fields: dict[str, Any], seed: int) -> Iterator[Path]:
-    """`on`: one of `ON`. `fields`: of the link's profile. Raises `ConfigError`."""
+    """Opens a way. `on`: one of `ON`. `fields`: those of the link's profile. Raises `ConfigError`."""
     if on == "loopback":
         yield Loopback()
         return
@@ -124,7 +125,7 @@ def opened(on: str, fields: dict[str, Any], seed: int) -> Iterator[Path]:
 
 
 def packets(result: dict[str, Any], since_ns: int) -> list[Packet]:
-    """The link's log in the measures' words, from a moment on."""
+    """Reads the link's log, from a moment on, in the words of the measures."""
     if "log" not in result:
         return []
     return [

@@ -1,6 +1,6 @@
 """The cells of a scenario, one after the other.
 
-In: a plan, and who wants to know how far it is. Out: each cell's result, as soon as it is there.
+In: a plan, and something that is told how far it is. Out: the result of each cell, as soon as it is there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace_lab.scenarios.scenario import Scenario
 
 
 class Watcher(Protocol):
-    """What is told how far a run is."""
+    """It is told how far a run is."""
 
     def begin(self, scenario: Scenario, plan: list[Cell]) -> None: ...
     def cell(self, cell: Cell) -> None: ...

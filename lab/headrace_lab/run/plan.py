@@ -18,7 +18,7 @@ Stack = tuple[str, str, str]
 
 
 def cells(scenario: Scenario, first_seed: int = 1, stacks: list[Stack] | None = None) -> list[Cell]:
-    """All cells, in the order in which they are run."""
+    """Returns all cells, in the order in which they are run."""
     chosen = stacks or scenario.stacks()
     made: list[Cell] = []
     for turn in range(scenario.run.seeds):
@@ -31,8 +31,8 @@ def cells(scenario: Scenario, first_seed: int = 1, stacks: list[Stack] | None = 
 
 
 def choose(scenario: Scenario, servers: list[str], protocols: list[str]) -> list[Stack]:
-    """The stacks that a command line asks for; without a choice, the scenario's. Raises `ConfigError` when
-    none is left."""
+    """Returns the stacks that a command line asks for; without a choice, the scenario's. Raises
+    `ConfigError` when none is left."""
     _check(protocols)
     run = scenario.run.model_copy(
         update={"servers": servers or scenario.run.servers, "protocols": protocols or scenario.run.protocols}
@@ -45,7 +45,7 @@ def choose(scenario: Scenario, servers: list[str], protocols: list[str]) -> list
 
 
 def choose_on_target(scenario: Scenario, protocols: list[str], url: str) -> list[Stack]:
-    """The stacks of a server that is not ours. Without TLS there is HTTP/1.1 alone."""
+    """Returns the stacks of a server that is not ours. Without TLS there is HTTP/1.1 alone."""
     _check(protocols)
     if url.startswith("https:"):
         return [("target", protocol, "headrace") for protocol in protocols or scenario.run.protocols]

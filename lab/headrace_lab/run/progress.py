@@ -1,4 +1,4 @@
-"""What one sees while a scenario runs: a table that fills, cell by cell, and a bar; plain lines in a pipe."""
+"""What is shown while a scenario runs: a table that fills cell by cell, and a bar; in a pipe, plain lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace_lab.scenarios.scenario import Scenario, stack_name
 
 
 class Lines:
-    """One line for each cell."""
+    """Prints one line for each cell."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -52,7 +52,7 @@ class Lines:
 
 
 class Screen:
-    """The table of the first measure, by server and point, that fills while it runs."""
+    """Shows the first measure, by server and point, in a table that fills while the scenario runs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -121,7 +121,7 @@ class Screen:
 
 
 def watcher(console: Console) -> Screen | Lines:
-    """A live view on a terminal, lines elsewhere."""
+    """Returns a live view on a terminal, and lines elsewhere."""
     return Screen(console) if console.is_terminal else Lines(console)
 
 
@@ -138,7 +138,7 @@ def _point(scenario: Scenario, point: Any) -> str:
 
 
 def _shown(result: dict[str, Any], first: str) -> str:
-    """The first measure, and what is wrong."""
+    """Returns the first measure, and what is wrong, in words."""
     value = result["measures"].get(first)
     text = (
         f"{MEASURES[first].title} {value:.4g} {MEASURES[first].unit}".rstrip()

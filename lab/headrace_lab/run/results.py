@@ -18,11 +18,11 @@ from typing import Any
 from headrace_lab.scenarios.scenario import Scenario
 
 VERSION = 1
-"""Of the form of a result."""
+"""The version of the form of a result."""
 
 
 def whole(scenario: Scenario, results: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    """What the file of a result holds."""
+    """Returns what the file of a result holds."""
     return {
         "version": VERSION,
         "scenario": scenario.model_dump(mode="json"),
@@ -39,7 +39,7 @@ def whole(scenario: Scenario, results: list[dict[str, Any]], command: str) -> di
 
 
 def write(folder: Path, result: dict[str, Any]) -> Path:
-    """One file for a scenario; a new run of it replaces the old one."""
+    """Writes the file of a scenario; a new run replaces the old one."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{result['scenario']['name']}.json"
     half = file.with_suffix(".json.half")
@@ -49,7 +49,7 @@ def write(folder: Path, result: dict[str, Any]) -> Path:
 
 
 def command_of(arguments: list[str]) -> str:
-    """The command line that made a result, without the values of header fields: they may be keys."""
+    """Returns the command line that made a result, without the values of header fields: they may be keys."""
     shown, is_header = ["headrace"], False
     for argument in arguments:
         option, equals, value = argument.partition("=")
@@ -74,7 +74,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Of the servers that ran, and of the client's libraries."""
+    """Returns the versions of the servers that ran, and of the clients' libraries."""
     found = {
         r["server"]: r["version"]
         for r in results
@@ -89,7 +89,8 @@ def versions(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of the repository that this package is in; empty when it is installed."""
+    """Returns the commit of the repository that this package is in; empty when it is installed apart from
+    one."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]

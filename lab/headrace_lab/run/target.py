@@ -21,11 +21,11 @@ PROMPT = "Write a long story."
 
 
 class Form(NamedTuple):
-    """How an API is asked for an answer."""
+    """How an answer is asked for in the words of an API."""
 
     prompt: Callable[[str], dict[str, Any]]
     limit: Callable[[int], dict[str, Any]]
-    """What bounds an answer's tokens."""
+    """Returns the members that bound an answer's tokens."""
 
 
 def _messages(text: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ FORMS = {
     "/api/chat": Form(_messages, lambda tokens: {"options": {"num_predict": tokens}}),
     "/api/generate": Form(lambda text: {"prompt": text}, lambda tokens: {"options": {"num_predict": tokens}}),
 }
-"""By the end of the path; a path with another end is asked as the first."""
+"""The forms by the end of the path; a path with another end is asked as the first."""
 
 
 KNOWN_ON_A_TARGET = (
@@ -60,7 +60,7 @@ KNOWN_ON_A_TARGET = (
 
 @dataclass(frozen=True)
 class Target:
-    """Somebody's server."""
+    """A server that is not ours."""
 
     url: str
     path: str = "/v1/chat/completions"
@@ -70,16 +70,16 @@ class Target:
     body: dict[str, Any] = field(default_factory=dict)
     """Further members of a request's body; they replace those that the lab writes."""
     max_tokens: int | None = None
-    """Of each answer; without it, as many as the scenario's answers have."""
+    """The most tokens of each answer; without it, as many as the scenario's answers have."""
     ca: Path | None = None
-    """Whom to trust; without it, nobody's certificate is checked."""
+    """The file with the certificates to trust; without it, no certificate is checked."""
 
     def tokens(self, scenario: Scenario) -> int:
-        """The most tokens that an answer may have."""
+        """Returns the most tokens that an answer may have."""
         return self.max_tokens or scenario.load.tokens
 
     def request(self, scenario: Scenario) -> dict[str, Any]:
-        """The body of every request."""
+        """Returns the body of every request."""
         path = self.path.partition("?")[0].rstrip("/")
         known = (form for end, form in FORMS.items() if path.endswith(end))
         form = next(known, FORMS["/chat/completions"])
@@ -87,7 +87,7 @@ class Target:
         return {**asked, **form.limit(self.tokens(scenario)), **self.body}
 
     def cost(self, scenario: Scenario, runs: int) -> str:
-        """What a scenario asks the target for, in a sentence: it is at the target's cost."""
+        """Says in a sentence what a scenario asks the target for: it is at the target's cost."""
         load = scenario.load
         answers = runs * load.connections * load.streams * load.rounds
         return (
@@ -96,7 +96,8 @@ class Target:
         )
 
     def scenario(self, scenario: Scenario) -> Scenario:
-        """The scenario as it can be run on a target: one point, on no link, with the target's own model.
+        """Returns the scenario as it can be run on a target: at one point, without a link, with the
+        target's own model.
 
         Raises `ConfigError` when nothing would be left of it.
         """
@@ -129,7 +130,7 @@ def _measures(scenario: Scenario) -> list[str]:
 
 
 def _needs(scenario: Scenario) -> list[str]:
-    """What a scenario does that a target cannot."""
+    """Returns what a scenario needs that a target does not have."""
     load = scenario.load
     link = sorted({event.do for event in scenario.events} - {"migrate"})
     return [

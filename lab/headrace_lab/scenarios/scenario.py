@@ -1,7 +1,7 @@
-"""A scenario: a link, a load, servers and protocols, what happens when, and what is shown. TOML, checked.
+"""A scenario: a link, a load, servers and protocols, what happens when, and what is shown.
 
-In: a name of one that comes with the package, or a file. Out: a `Scenario` that cannot be wrong. An error
-names the file, the key, and what was expected.
+In: the name of a scenario that comes with the package, or a file; both are TOML. Out: a `Scenario` that
+was checked. An error names the file, the key, and what was expected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Strict(BaseModel):
 
 
 class Load(_Strict):
-    """What the clients do; see `headrace_lab.clients.workload.Workload`. Durations are seconds."""
+    """What the clients do (`headrace_lab.clients.workload.Workload`). Durations are in seconds."""
 
     connections: int = Field(1, ge=1, le=1000)
     streams: int = Field(1, ge=1, le=1000)
@@ -66,8 +66,8 @@ class Load(_Strict):
 
 
 class Event(BaseModel):
-    """A command for the link with its fields (`headrace_lab.link.commands`), or `migrate`, which headrace's
-    own client does."""
+    """A command for the link with its fields (`headrace_lab.link.commands`), or `migrate`, which
+    headrace's own client carries out."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     at_s: float = Field(ge=0)
@@ -84,7 +84,7 @@ class Event(BaseModel):
 
 
 class Sweep(_Strict):
-    """One key of the link that takes several values; each is a point."""
+    """One key of the link that takes several values; each value is a point."""
 
     key: str
     values: list[float | str] = Field(min_length=1)
@@ -95,10 +95,10 @@ class RunPart(_Strict):
     servers: list[str] = Field(min_length=1)
     protocols: list[ProtocolName] = Field(min_length=1)
     clients: list[Client] = ["headrace"]
-    """For HTTP/3."""
+    """The clients for HTTP/3."""
     seeds: int = Field(3, ge=1)
     baseline: str | None = None
-    """`server/protocol`: what the others are compared with, and what is run twice for the noise floor."""
+    """`server/protocol`: the others are compared with it, and it is run twice for the noise floor."""
 
     @model_validator(mode="after")
     def _check(self) -> RunPart:
@@ -130,10 +130,10 @@ class Show(_Strict):
 class Scenario(_Strict):
     name: str
     title: str
-    """The question it answers, as a heading."""
+    """The question that the scenario answers, as a heading."""
     about: str = ""
     link: dict[str, Any] = {}
-    """`profile`, a name of `headrace_lab.link.PROFILES`, and fields of `Profile` that differ from it."""
+    """`profile`, a key of `headrace_lab.link.PROFILES`, and fields of `Profile` that differ from it."""
     sweep: Sweep | None = None
     load: Load = Load()  # type: ignore[call-arg]
     run: RunPart
@@ -159,7 +159,7 @@ class Scenario(_Strict):
         return self
 
     def quickened(self) -> Scenario:
-        """As it is with `--quick`."""
+        """Returns the scenario as it is with `--quick`."""
         load = Load(**{**self.load.model_dump(), **self.quick.load})
         run = self.run.model_copy(update={"seeds": self.quick.seeds})
         sweep = self.sweep
@@ -171,11 +171,11 @@ class Scenario(_Strict):
         return list(self.sweep.values) if self.sweep else [None]
 
     def link_at(self, point: float | str | None) -> dict[str, Any]:
-        """The link's fields at a point."""
+        """Returns the link's fields at a point."""
         return {**self.link, **({self.sweep.key: point} if self.sweep else {})}
 
     def stacks(self) -> list[tuple[str, str, str]]:
-        """`(server, protocol, client)` of all that is compared. The controls speak HTTP/1.1 alone."""
+        """Returns `(server, protocol, client)` of all that is compared. The controls speak HTTP/1.1 alone."""
         return [
             (server, protocol, client)
             for server in self.run.servers
@@ -186,27 +186,28 @@ class Scenario(_Strict):
 
 
 def stack_name(server: str, protocol: str, client: str = "headrace") -> str:
-    """`caddy HTTP/3`, with the client when it is not headrace's."""
+    """Returns `caddy HTTP/3`, with the client when it is not headrace's."""
     return f"{server} {TITLES[protocol]}" + (f" by {client}" if client != "headrace" else "")
 
 
 FOLDERS = ("tokens", "connections")
-"""Of the scenarios that come with the package: what a stream is like, and how it begins, moves and ends."""
+"""Where the scenarios that come with the package are: what a stream is like, and how it begins, moves and
+ends."""
 
 
 def shipped() -> dict[str, Traversable]:
-    """The scenarios that come with the package, by name."""
+    """Returns the scenarios that come with the package, by name."""
     folders = [resources.files("headrace_lab.scenarios").joinpath(name) for name in FOLDERS]
     files = (file for folder in folders for file in sorted(folder.iterdir(), key=lambda file: file.name))
     return {file.name.removesuffix(".toml"): file for file in files}
 
 
 def load(name: str) -> Scenario:
-    """`name`: of one that comes with the package, or a path. Raises `ConfigError`."""
+    """Reads a scenario. `name`: of one that comes with the package, or a path. Raises `ConfigError`."""
     if name.endswith(".toml") or "/" in name:
         file = Path(name)
         if not file.exists():
-            raise ConfigError(detail=f"{name}: there is no such file")
+            raise ConfigError(detail=f"{name}: this file does not exist")
         text, where = file.read_text(), name
     elif known := shipped().get(name):
         text, where = known.read_text(), known.name
@@ -218,7 +219,7 @@ def load(name: str) -> Scenario:
 
 
 def parse(text: str, where: str) -> Scenario:
-    """`where`: the file's name, for errors. Raises `ConfigError`."""
+    """Reads a scenario from TOML. `where`: the file's name, for errors. Raises `ConfigError`."""
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

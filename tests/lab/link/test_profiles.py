@@ -32,7 +32,7 @@ def test_every_named_profile_has_a_source_and_plans(name: str) -> None:
         ({"drops_up": [-1]}, "drops_up = .* indices of packets"),
         ({"jitter_ms": 5}, "delay_ms = 0.0 .* at least jitter_ms"),
         ({"pause_every_s": 1, "pause_min_ms": 5, "pause_mean_ms": 3, "pause_max_ms": 9}, "pause_mean_ms"),
-        ({"latency": 3}, "'latency' is no field"),
+        ({"latency": 3}, "has no field 'latency'"),
         ({"script": ({"do": "rebind_port"},)}, "needs one of at_s"),
         ({"script": ({"at_s": 1, "do": "move"},)}, "'move' cannot stand in a link's script"),
         ({"script": ({"at_s": 0, "do": "restart"},)}, "'restart' cannot stand in a link's script"),
@@ -54,7 +54,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ({"do": "explode"}, "cannot do 'explode'; it can: profile, loss"),
         ({"do": "outage"}, "needs 'seconds'"),
         ({"do": "outage", "seconds": -1}, "seconds = -1"),
-        ({"do": "outage", "seconds": 1, "sides": "up"}, "'sides' is no field"),
+        ({"do": "outage", "seconds": 1, "sides": "up"}, "has no field 'sides'"),
         ({"do": "loss", "loss": 0.1, "direction": "left"}, "up, down or both"),
         ({"do": "drop", "count": True}, "count = True"),
         ({"do": "profile"}, "needs 'profile'"),
@@ -77,7 +77,11 @@ def test_a_trace_is_read_and_a_wrong_one_named(tmp_path: Path) -> None:
     trace.write_text("0\n5\n5\n12\n")
     assert Profile(trace_down=trace).plan("down")["trace_ms"] == [0, 5, 5, 12]
     assert Profile(trace_down=trace).plan("up")["trace_ms"] == []
-    for wrong, said in (("a", "one whole millisecond a line"), ("5 2", "must rise"), ("", "must rise")):
+    for wrong, said in (
+        ("a", "milliseconds on each line"),
+        ("5 2", "must rise"),
+        ("", "must rise"),
+    ):
         trace.write_text(wrong)
         with pytest.raises(ConfigError, match=said):
             profiles.read_trace(trace)

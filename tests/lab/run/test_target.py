@@ -23,7 +23,7 @@ from headrace_lab.scenarios.scenario import load, parse, shipped
 from tests.helpers.serving import origin
 
 SWEPT = """
-title = "From which loss on does one see it?"
+title = "How much loss does it take until people see it?"
 [link]
 delay_ms = 30
 [sweep]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from headrace.errors import ConfigError
@@ -63,7 +66,7 @@ def test_a_scenario_that_is_not_there() -> None:
         ConfigError, match=r"scenario 'nope': expected a path to a .toml file, or one of .*fan-out"
     ):
         load("nope")
-    with pytest.raises(ConfigError, match=r"nope.toml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"nope.toml: this file does not exist"):
         load("nope.toml")
 
 
@@ -78,3 +81,13 @@ def test_the_baseline_is_run_twice_and_the_order_turns() -> None:
         ("http3", False, 2),
         ("http2", False, 2),
     ]
+
+
+def test_the_manual_lists_the_scenarios_and_its_example_can_be_run() -> None:
+    """`docs/lab.md` asks the same questions as `headrace lab list`."""
+    page = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
+    listed = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page, re.MULTILINE))
+    assert listed == {name: load(name).title for name in shipped()}
+    example = re.search(r"```toml\n(.+?)```", page, re.DOTALL)
+    assert example
+    assert cells(parse(example[1], "mine.toml"))
