@@ -26,7 +26,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def parser(name: str, about: str | None) -> argparse.ArgumentParser:
-    """Of one benchmark, which `python -m bench NAME` runs. `about`: its module's docstring."""
+    """Makes the parser of one benchmark, which `python -m bench NAME` runs. `about`: its module's
+    docstring."""
     return argparse.ArgumentParser(
         prog=f"python -m bench {name}",
         description=about,
@@ -111,7 +112,7 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
 
-    # What the benchmarks themselves write is no change of what they measure.
+    # What the benchmarks themselves write does not change what they measure.
     changes = git("status", "--porcelain", "-uno", "--", ":/", ":!/lab/bench/results", ":!/docs")
     return git("rev-parse", "--short", "HEAD") + ("+changes" if changes else "")
 

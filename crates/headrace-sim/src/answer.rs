@@ -11,11 +11,11 @@ use quinn_proto::StreamId;
 pub struct Shape {
     pub request_bytes: usize,
     pub tokens: usize,
-    /// Of each: an SSE event of a chat completion, its DATA frame's head included.
+    /// The bytes of each token: an SSE event of a chat completion, with the head of its DATA frame.
     pub token_bytes: usize,
-    /// Between two tokens; zero: a bulk transfer.
+    /// The time between two tokens; zero: a bulk transfer.
     pub every: Duration,
-    /// From the request heard to the first token.
+    /// The time from the request, when it is heard, to the first token.
     pub thinks: Duration,
 }
 
@@ -41,11 +41,11 @@ pub struct Answer {
     pub arrived_at: Vec<Duration>,
     /// When the client read FIN.
     pub ended_at: Option<Duration>,
-    /// When the server learned that nobody wants it any more.
+    /// When the server learned that the answer is not wanted any more.
     pub stopped_at: Option<Duration>,
     /// The first promise that was broken: a wrong byte, a byte too many, an end too early, a lost connection.
     pub wrong: Option<String>,
-    /// It was stopped before it left.
+    /// Whether the request was withdrawn before it left.
     pub is_withdrawn: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) received: usize,
@@ -82,7 +82,7 @@ impl Answer {
         Some(self.heard_at? + self.shape.thinks + self.shape.every * token as u32)
     }
 
-    /// How much later than on an ideal path with this one-way delay each token arrived.
+    /// Returns how much later each token arrived than on an ideal path with this one-way delay.
     pub fn lateness(&self, one_way: Duration) -> Vec<Duration> {
         let ideal = |token| self.due_at(token).map_or(Duration::ZERO, |due| due + one_way);
         self.arrived_at.iter().enumerate().map(|(token, at)| at.saturating_sub(ideal(token))).collect()
@@ -93,7 +93,7 @@ impl Answer {
         Some(*self.arrived_at.first()? - self.asked_at)
     }
 
-    /// Every token there, and nothing else.
+    /// Whether every token is there, and nothing else.
     pub fn is_whole(&self) -> bool {
         self.wrong.is_none() && self.ended_at.is_some() && self.arrived_at.len() == self.shape.tokens
     }

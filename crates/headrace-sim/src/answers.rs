@@ -16,7 +16,7 @@ use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, VarInt, WriteEr
 use crate::answer::{Answer, Shape, byte};
 use crate::side::Role;
 
-/// A stream type and SETTINGS, in size.
+/// As many bytes as a stream type and SETTINGS have.
 const CONTROL: [u8; 16] = [0; 16];
 /// H3_REQUEST_CANCELLED.
 const CANCELLED: VarInt = VarInt::from_u32(0x10c);
@@ -24,7 +24,7 @@ const CANCELLED: VarInt = VarInt::from_u32(0x10c);
 /// What a client's connection has beside answers.
 struct Client {
     control: Option<StreamId>,
-    /// Asks when a live stream falls silent; `None`: nobody asks.
+    /// It probes when a live stream falls silent; `None`: nothing does.
     detector: Option<Cadence>,
     waiting: VecDeque<usize>,
 }
@@ -93,7 +93,7 @@ impl Answers {
         }
     }
 
-    /// When the client of this connection asks whether the path still works.
+    /// Returns when the client of this connection probes whether the path still works.
     pub fn detector_due(&self) -> Option<(Duration, usize)> {
         let due = |(&handle, client): (&usize, &Client)| {
             let is_live = self.all.iter().any(|answer| {
@@ -105,7 +105,7 @@ impl Answers {
         self.clients.iter().filter_map(due).min()
     }
 
-    /// The client of this connection asks now.
+    /// The client of this connection probes now.
     pub fn note_probe(&mut self, handle: usize) {
         let client = self.clients.get_mut(&handle);
         if let Some(detector) = client.and_then(|client| client.detector.as_mut()) {
@@ -113,7 +113,7 @@ impl Answers {
         }
     }
 
-    /// Sends so much that the server must acknowledge.
+    /// Sends so many bytes, which the server must acknowledge.
     pub fn send_control(&mut self, handle: usize, bytes: usize, connection: &mut Connection) {
         let control = self.clients.get(&handle).and_then(|client| client.control);
         if let Some(control) = control.filter(|_| bytes > 0) {
@@ -148,7 +148,7 @@ impl Answers {
             match connection.send_stream(stream).write(&bytes) {
                 Ok(written) => record.written += written,
                 Err(WriteError::Blocked) => return,
-                // It will be told so in a moment.
+                // The event that says so comes in a moment.
                 Err(WriteError::Stopped(_)) => return,
                 Err(WriteError::ClosedStream) if record.stopped_at.is_some() => return,
                 Err(WriteError::ClosedStream) => {
@@ -161,7 +161,7 @@ impl Answers {
         }
     }
 
-    /// Something happened to a connection of this side.
+    /// Takes what happened to a connection of this side.
     pub fn handle_event(
         &mut self,
         now: Duration,
@@ -223,7 +223,7 @@ impl Answers {
                 if let Some(&answer) = self.heard.get(&(handle, id)) {
                     self.all[answer].stopped_at.get_or_insert(now);
                 } else {
-                    // Before its request was read: nobody will answer it.
+                    // It was stopped before its request was read: it will not be answered.
                     self.stopped_unheard.insert((handle, id));
                 }
             }
@@ -255,7 +255,7 @@ impl Answers {
         let Some(client) = self.clients.get_mut(&handle) else { return };
         client.control = None;
         for (number, answer) in self.all.iter_mut().enumerate() {
-            // Handles come again: what has ended belongs to a connection before.
+            // Handles come again: what has ended belongs to an earlier connection.
             if answer.connection == handle && answer.ended_at.is_none() && answer.stream.take().is_some() {
                 client.waiting.push_back(number);
             }
@@ -332,7 +332,7 @@ impl Client {
     }
 }
 
-/// Reads what is there, in order; whether the stream has ended (FIN).
+/// Reads what is there, in order. Returns whether the stream has ended (FIN).
 fn read(connection: &mut Connection, stream: StreamId, mut take: impl FnMut(&[u8])) -> bool {
     let mut recv = connection.recv_stream(stream);
     let Ok(mut chunks) = recv.read(true) else { return false };

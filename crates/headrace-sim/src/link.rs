@@ -1,5 +1,5 @@
-//! One direction of the path between the two sides: `headrace_emulator::network`, which the lab's emulator uses too, with
-//! virtual time.
+//! One direction of the path between the two sides, in virtual time. It is `headrace_emulator::network` that decides, as in
+//! the lab's emulator.
 //!
 //! In: a datagram's length, the time. Out: when it arrives: once, twice, or never. What is lost is chosen by the
 //! packet's index and the seed, never by time.

@@ -29,7 +29,7 @@ pub struct Scenario {
     pub is_spread: bool,
     /// Both ways.
     pub loss: Loss,
-    /// Of the bottleneck towards the client, in bits a second, and what its queue holds.
+    /// The rate of the bottleneck towards the client, in bits per second, and what its queue holds.
     pub bottleneck: Option<(u64, u64)>,
     pub echo: Option<Echo>,
     /// `None`: the product's.
@@ -64,7 +64,7 @@ pub fn product_echo() -> Result<Echo, String> {
 /// Sums over seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Of all streams, in ascending order.
+    /// The gaps of all streams, in ascending order.
     pub gaps: Vec<Duration>,
     /// First tokens, from the connection's beginning.
     pub first: Vec<Duration>,
@@ -77,7 +77,7 @@ pub struct Tally {
     pub last_copy: Duration,
     /// When the last token arrived.
     pub lasted: Duration,
-    /// Of which nothing arrived, neither the datagram nor a copy.
+    /// Datagrams of which nothing arrived, neither the datagram nor a copy.
     pub gone: u64,
     /// What the server's transport declared lost.
     pub declared: u64,

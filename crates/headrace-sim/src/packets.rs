@@ -26,7 +26,7 @@ pub struct Packet<'a> {
     pub destination: &'a [u8],
     /// Empty in a short header.
     pub source: &'a [u8],
-    /// Of an Initial packet.
+    /// The token of an Initial packet.
     pub token: &'a [u8],
     /// From its first byte to its last.
     pub bytes: &'a [u8],

@@ -1,7 +1,7 @@
 //! A random life of one connection, and what must hold whatever happens to it.
 //!
 //! In: a seed. Out: counts, or the promise that was broken: every token of every answer arrives once, in order
-//! and unchanged; who stopped is obeyed; at the end no stream is left on either side.
+//! and unchanged; a stop is obeyed; at the end no stream is left on either side.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lossy::product_echo;
 use crate::measures::elsewhere;
 use crate::{Chance, Loss, Plan, Role, Setup, Shape, Simulation, Tls, ideal};
 
-/// No life lasts longer: the idle timeout (30 s) ends what is stuck.
+/// A connection does not live longer: the idle timeout (30 s) ends what is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
 /// The most that one outage lasts, well below the idle timeout.
 const LONGEST_OUTAGE_MS: u64 = 3_000;
@@ -97,7 +97,7 @@ fn plan(chance: &mut Chance, round_trip: Duration) -> Plan {
     }
 }
 
-/// Something that networks do; how many path changes it was.
+/// Does something that networks do. Returns how many path changes it was.
 fn disturb(sim: &mut Simulation, chance: &mut Chance) -> u32 {
     let mut outside = elsewhere(chance.below(2) == 0);
     outside.set_port(1_024 + chance.below(60_000) as u16);

@@ -31,12 +31,12 @@ use crate::link::ideal;
 use crate::side::Side;
 
 pub const SERVER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443);
-/// From outside, before it moves.
+/// The client's address outside, before it moves.
 pub const CLIENT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 40_001);
 
 /// Both sides' defaults, as Python states them; a test holds the two equal.
 const DEFAULTS: &str = include_str!("defaults.json");
-/// Ed25519, because its signatures are all of one length. It certifies nobody.
+/// It is of Ed25519, because its signatures are all of one length. It certifies nothing.
 const CERTIFICATE: &str = include_str!("test-certificate.pem");
 const KEY: &str = include_str!("test-key.pem");
 
@@ -101,14 +101,14 @@ pub struct Setup {
     pub client_transport: TransportConfig,
     /// Both sides send datagrams again, as the product does.
     pub echo: Option<Echo>,
-    /// Of the server, which is the side that sends answers.
+    /// The controller of the server, which is the side that sends answers.
     controller: Factory,
     /// Whether clients must show first that their address is their own (Retry).
     pub asks_retry: bool,
-    /// With how many bytes the client asks when a live stream falls silent (`headrace_core::recovery::silence`); `None`: it
-    /// does not. The product: an empty frame of a reserved type.
+    /// How many bytes the client sends as a probe when a live stream falls silent (`headrace_core::recovery::silence`);
+    /// `None`: it does not probe. The product sends an empty frame of a reserved type.
     pub probe_bytes: Option<usize>,
-    /// How many bytes the client sends at once when it moves, beside a PING. The product: four frames of a reserved
+    /// How many bytes the client sends at once when it moves, beside a PING. The product sends four frames of a reserved
     /// type.
     pub move_bytes: usize,
     /// Whether every datagram is kept in [`crate::Simulation::log`].

@@ -41,9 +41,9 @@ pub struct Datagram {
     pub destination: SocketAddr,
     pub ecn: Option<EcnCodepoint>,
     pub bytes: Bytes,
-    /// What is in it. Of a batch (GSO), the first datagram has what is in all.
+    /// The frames in it. In a batch (GSO) the first datagram has those of all datagrams.
     pub frames: Frames,
-    /// Of the product's echo.
+    /// How the product's echo copies it.
     pub copies: Copies,
 }
 
@@ -109,7 +109,7 @@ impl Side {
         self.connections.get_mut(&handle)
     }
 
-    /// Every connection that is not forgotten.
+    /// Returns every connection that is not forgotten.
     pub fn handles(&self) -> Vec<usize> {
         self.connections.keys().copied().collect()
     }
@@ -145,7 +145,7 @@ impl Side {
         }
     }
 
-    /// Networks that its echo remembers, and addresses of handshakes.
+    /// Returns how many networks the echo of this side remembers, and how many addresses of handshakes.
     pub fn held(&self) -> (usize, usize) {
         self.desk.as_ref().map(|desk| desk.held()).unwrap_or_default()
     }
@@ -156,7 +156,7 @@ impl Side {
         !copy.copies.is_unvalidated || self.desk.as_ref().is_none_or(may)
     }
 
-    /// Advances connections whose time has come, and collects what everybody has to send.
+    /// Advances the connections whose time has come, and collects what all of them have to send.
     pub fn poll_datagrams(&mut self, now: Instant, out: &mut Vec<Datagram>) {
         for (&handle, connection) in &mut self.connections {
             if connection.poll_timeout().is_some_and(|at| at <= now) {

@@ -1,6 +1,6 @@
 //! Both sides, the path between them, and the clock.
 //!
-//! In: what tests do between two times. Out: the answers' records, and a log of every datagram. Nothing runs
+//! In: what tests do between two times. Out: the records of answers, and a log of every datagram. Nothing runs
 //! by itself: [`Simulation::run_until`] takes the next event (an arrival, a timer, a token that is due), moves the
 //! clock to it, and lets both sides act until they are quiet.
 
@@ -158,7 +158,7 @@ impl Simulation {
         self.answers.ask(self.now, handle, shape, connection)
     }
 
-    /// The client ends a connection.
+    /// Lets the client end a connection.
     pub fn close(&mut self, handle: usize) {
         let now = self.began + self.now;
         if let Some(connection) = self.client.connection_mut(handle) {
@@ -177,7 +177,7 @@ impl Simulation {
         self.answers.get(answer)
     }
 
-    /// The connection with this handle, which each side counts for itself, from 0.
+    /// Returns the connection with this handle; each side counts its handles by itself, from 0.
     pub fn connection(&self, role: Role, handle: usize) -> Option<&Connection> {
         self.side(role).connection(handle)
     }
@@ -200,13 +200,13 @@ impl Simulation {
         }
     }
 
-    /// Another path from now on, without losses: both directions take half of this.
+    /// Takes another path from now on, without losses: each direction takes half of this time.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.to_server.set_path(self.now, ideal(round_trip / 2));
         self.to_client.set_path(self.now, ideal(round_trip / 2));
     }
 
-    /// Nothing passes for so long.
+    /// Lets nothing pass for so long.
     pub fn begin_outage(&mut self, lasts: Duration) {
         self.to_server.begin_outage(self.now, lasts);
         self.to_client.begin_outage(self.now, lasts);
@@ -217,13 +217,13 @@ impl Simulation {
         self.repeaters.insert(from, repeater);
     }
 
-    /// A NAT forgot the client: it sends from another address from now on, nobody knows, and what is still sent
-    /// to the old one is lost.
+    /// Lets a NAT forget the client: it sends from another address from now on, neither side knows it, and what is still
+    /// sent to the old one is lost.
     pub fn rebind_nat(&mut self, outside: SocketAddr) {
         self.addresses = vec![outside];
     }
 
-    /// The client moves, knows it, and says so. `hears_old`: the old path still delivers.
+    /// Moves the client, which knows it and says so. `hears_old`: the old path still delivers.
     pub fn move_client(&mut self, outside: SocketAddr, hears_old: bool) {
         self.addresses.retain(|_| hears_old);
         self.addresses.push(outside);
@@ -260,7 +260,7 @@ impl Simulation {
         self.run_until(self.now + time);
     }
 
-    /// Runs until all answers have ended, or this time has come; whether they have ended.
+    /// Runs until all answers have ended, or this time has come. Returns whether they have ended.
     pub fn run_to_end(&mut self, limit: Duration) -> bool {
         self.run_while(limit, |sim| !sim.answers.are_ended());
         self.answers.are_ended()
@@ -306,7 +306,7 @@ impl Simulation {
                     self.client.handle_datagram(instant, from, datagram.ecn, &datagram.bytes, &mut out);
                     self.send_all(Role::Client, &mut out);
                 }
-                // Nobody is at that address any more.
+                // The client is not at that address any more.
                 Some(What::Arrives { .. }) | None => {}
                 Some(What::Again { from, datagram }) => self.send(from, datagram, true),
                 Some(What::Due { answer }) => {
@@ -329,7 +329,7 @@ impl Simulation {
         }
     }
 
-    /// Lets both sides act until nobody has anything to send or to say.
+    /// Lets both sides act until neither has anything to send or to say.
     fn run_until_quiet(&mut self) {
         for _ in 0..MOST_ROUNDS {
             let sent = self.poll_side(Role::Client) | self.poll_side(Role::Server);

@@ -15,20 +15,21 @@ use crate::lossy::product_echo;
 use crate::measures::elsewhere;
 use crate::{Chance, Held, Loss, Plan, Rate, Role, Setup, Shape, Simulation, Tls, ideal};
 
-/// A connection has no more answers at one time.
+/// The most answers that a connection has at a time.
 const MOST_STREAMS: usize = 16;
-/// Twice on the server, where a stream stays until its end is acknowledged, while others are asked for already.
+/// The server holds a stream until its end is acknowledged, while the client asks for others already: twice as many, on
+/// both sides.
 const MOST_HELD_STREAMS: usize = 4 * MOST_STREAMS;
 const NETWORKS_OF_A_CONNECTION: u64 = 6;
-/// Shorter than the idle timeout (30 s), so that some probes are left when it ends.
+/// It is shorter than the idle timeout (30 s), so that some probes are left when it ends.
 const LONGEST_OUTAGE_MS: u64 = 5_000;
-/// What was lost last is sent again at the latest then, and a closed connection forgotten.
+/// After this time what was lost last has been sent again, and a closed connection is forgotten.
 const QUIET: Duration = Duration::from_secs(35);
-/// Answers that are still running when a connection's last network is over.
+/// The time for answers that still run when a connection's last network is over.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How often it is looked at what is held; not in step with tokens.
+/// How often what is held is looked at; it is not in step with tokens.
 const LOOK: Duration = Duration::from_millis(101);
-/// Datagrams and tokens on their way: of 16 streams that a bottleneck held up, and their copies.
+/// The most datagrams and tokens on their way: those of 16 streams that a bottleneck held up, and their copies.
 const MOST_EVENTS: usize = 20_000;
 /// What `headrace_core::recovery::echo::queue` keeps for a socket; two sides.
 const MOST_COPIES: usize = 2 * 1024;
@@ -51,7 +52,7 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Both, one after the other.
+    /// Returns the sums of both, one after the other.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {
@@ -74,7 +75,7 @@ pub fn soak(seed: u64, lasts: Duration, tls: &Tls) -> Result<Soak, String> {
     let mut chance = Chance::new(seed ^ 0x10e2);
     let mut setup = Setup::new(seed, Duration::from_millis(60), tls)?;
     let mut echo = product_echo()?;
-    // Always on, but for a queue; or as the product decides.
+    // It is always on, except while a queue stands; or it is as the product decides.
     echo.mode = if chance.below(2) == 0 { Mode::On } else { Mode::Auto };
     setup.echo = Some(echo);
     let mut run = Run { sim: Simulation::new(setup), chance, seen: Soak::default() };
@@ -125,7 +126,7 @@ impl Run {
         Ok(())
     }
 
-    /// Another network, and what people ask while they are in it.
+    /// Enters another network, and asks what people ask while they are in it.
     fn network(&mut self, connection: usize) -> Result<(), String> {
         self.seen.networks += 1;
         let delay = Duration::from_micros(2_000 + self.chance.below(120_000));
@@ -165,7 +166,7 @@ impl Run {
         }
     }
 
-    /// Nothing is lost any more.
+    /// Lets nothing be lost any more.
     fn rest(&mut self) {
         let now = self.sim.now();
         for from in [Role::Client, Role::Server] {

@@ -74,7 +74,7 @@ fn a_first_token_does_not_wait_for_a_lost_handshake() {
     assert!(bare.first(0.99) >= MS * 1000, "{:?}", bare.first(0.99));
 }
 
-/// Offered half as much again as the path carries.
+/// The path is offered half as much again as it carries.
 #[test]
 fn a_queue_ends_copies_within_a_second_and_takes_no_longer_than_cubic() {
     let bottleneck = Some((1_000_000, 32_000));
@@ -87,7 +87,7 @@ fn a_queue_ends_copies_within_a_second_and_takes_no_longer_than_cubic() {
     assert!(echo.gap(0.99) <= cubic.gap(0.99) * 102 / 100, "{:?} {:?}", echo.gap(0.99), cubic.gap(0.99));
 }
 
-/// Nothing comes after it whose acknowledgement could tell of the loss.
+/// No packet comes after it whose acknowledgement could tell of the loss.
 #[test]
 fn the_last_token_before_a_pause_does_not_wait_for_a_probe_timeout() {
     for (echo, at_least, at_most) in [(product_echo().ok(), MS, MS * 5), (None, TRIP, MS * 1000)] {

@@ -81,7 +81,7 @@ fn rebind(outside: impl Fn(u16) -> SocketAddr) {
     assert_eq!(stats.frame_rx.path_challenge, stats.frame_tx.path_response, "every challenge is answered");
 }
 
-/// The client moves by itself: nobody on both paths can tell by connection IDs that it is the same client.
+/// The client moves by itself: an observer of both paths cannot tell by connection IDs that it is the same client.
 #[test]
 fn connectionmigration() {
     let (mut sim, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 3, 200, true).unwrap();
@@ -120,7 +120,7 @@ fn zerortt() {
     assert!(early > 40 * 300 && early > late, "{early} bytes early, {late} late");
 }
 
-/// Who comes again is not shown the certificate again.
+/// A client that comes again is not shown the certificate again.
 #[test]
 fn resumption() {
     let mut sim = Simulation::new(setup(&Tls::new(true, 9).unwrap()));
@@ -202,7 +202,7 @@ fn over_the_limit(certificates: usize) -> i64 {
 fn amplificationlimit_of_a_new_address() {
     let (mut sim, _) = flowing(setup(&Tls::new(false, 1).unwrap()), 16, 200, true).unwrap();
     sim.run_for(Duration::from_secs(1));
-    // Whoever is there gets what the server sends, and never answers.
+    // A stranger is there, gets what the server sends, and never answers.
     sim.rebind_nat(elsewhere(false));
     sim.run_for(Duration::from_millis(200));
     let address = elsewhere(false);

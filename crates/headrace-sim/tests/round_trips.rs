@@ -114,7 +114,7 @@ fn today_what_was_lost_with_the_old_path_comes_after_two_round_trips() {
     }
 }
 
-/// By a question after 50 ms of silence, or by an acknowledgement that waited for a second packet (25 ms).
+/// It is found by a probe after 50 ms of silence, or by an acknowledgement that waited for a second packet (25 ms).
 #[test]
 fn a_silent_change_is_found_within_the_detectors_time() {
     for trip in round_trips() {

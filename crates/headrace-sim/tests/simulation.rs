@@ -44,7 +44,7 @@ fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
         let (mut sim, _) = flowing(setup(1), 1, 100, true).unwrap();
         sim.set_repeater(Role::Server, Box::new(move |leaving| vec![(distance, leaving.datagram.clone())]));
         sim.run_for(TRIP + EVERY * 10);
-        // Originals and copies take turns: half of what is lost are copies, and nobody misses them.
+        // Originals and copies take turns: half of what is lost are copies, and nothing is missing then.
         let index = sim.link(Role::Server).index() + lost;
         sim.link_mut(Role::Server).drop_packet(index);
         assert!(sim.run_to_end(Duration::from_secs(60)));
@@ -55,7 +55,7 @@ fn a_datagram_sent_again_repairs_a_loss_after_its_distance() {
     }
 }
 
-/// Every token once, in order, unchanged; who stopped is obeyed; nothing is left over. With up to 10 % loss,
+/// Every token arrives once, in order and unchanged; a stop is obeyed; nothing is left over. With up to 10 % loss,
 /// packets that overtake each other or come twice, changes of address, and outages of seconds.
 /// `SIM_SEEDS=100000` runs more.
 #[test]

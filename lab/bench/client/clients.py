@@ -15,7 +15,7 @@ from typing import Any
 PATH = "/v1/chat/completions"
 HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 BURST = 200
-"""So many streams at one time a client must be able to have, where it has a setting for it."""
+"""How many streams at a time a client must be able to have, where it has a setting for that."""
 Note = Callable[[int], None]
 """Takes the size of each piece of a body, as the client hands it on."""
 Ask = Callable[[bytes, Note], Awaitable[None]]

@@ -4,9 +4,9 @@
 
 Every client is a process of its own and asks the same gateway, before the scripted model, for raw bytes.
 
-CPU: 64 streams, a 190-byte SSE event each 20 ms on each, aligned (all streams' events at one moment) and
+CPU: 64 streams, a 190-byte SSE event every 20 ms on each, aligned (all streams' events at one moment) and
 spread over the interval. User and system time of the whole process, in a steady window, over the events the
-model sent that arrived in it: handing on several events as one piece makes nobody look cheap.
+model sent that arrived in it: handing on several events as one piece makes no client look cheap.
 
 Burst: 200 short streams at once (20 events, 5 ms apart) over a client that is warm, while the gateway allows
 100 on a connection; until all have ended. One client at a time; their order turns with every round.
@@ -27,7 +27,7 @@ from bench.client.clients import CLIENTS
 from bench.client.one import BURST_TIMEOUT_S, CASES, SETTLE_S
 
 MAX_STREAMS = 100
-"""Of one connection to the gateway: its default."""
+"""How many streams one connection to the gateway may have: its default."""
 OURS = "headrace-httpx2"
 PACKAGES = ("headrace", "pyqwest", "niquests", "curl_cffi", "httpx2")
 

@@ -3,7 +3,7 @@
     sudo python -m bench drain [--streams 200]
 
 Two gateways, A and B, at two addresses of one name, as two nodes behind DNS are. While answers stream through
-A, a token each 20 ms, and clients of four kinds keep asking by the name, A gets SIGTERM. Counted: streams
+A, a token every 20 ms, and clients of four kinds keep asking by the name, A gets SIGTERM. Counted: streams
 whose bytes are not exactly what the model server sent, requests that failed, and A's exit status.
 
 httpx over HTTP/2 does not notice that a server has ended an idle connection (it never looks for GOAWAY):

@@ -2,13 +2,13 @@
 
     python -m bench relay_cpu [--rounds 5] [--seconds 6] [--proxies headrace,caddy,envoy] [--asleep]
 
-Upstream: HTTP/1.1 chunked, 190-byte SSE events each 20 ms. Shapes: 64 streams on 1 connection, 64
+Upstream: HTTP/1.1 chunked, 190-byte SSE events every 20 ms. Shapes: 64 streams on 1 connection, 64
 connections with 1 stream each, and both with 256, where the proxy has something to do. Two phases: aligned
 (all streams' tokens at one moment, as a decode step of a batch sends them) and spread over the interval. One
 proxy at a time, each with one worker; the order of the proxies turns with every round, so that drift of the
 machine meets all of them. Only CPU of the proxy's process counts. The processors are kept from sleeping
-(`common.awake`): who wakes a sleeping one in a virtual machine calls the hypervisor, which counts as CPU of
-the sender of each datagram, and is no cost of a proxy. `--asleep` lets them.
+(`common.awake`): waking a sleeping one in a virtual machine calls the hypervisor, which counts as CPU of
+the sender of each datagram, and is not a cost of a proxy. `--asleep` lets them.
 """
 
 from __future__ import annotations

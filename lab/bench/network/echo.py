@@ -3,7 +3,7 @@
     sudo nice -n -5 python -m bench echo [--seeds 10] [--at-once 3]
 
 The lab's link (round trip 60 ms) and its scripted model; 16 streams on one warm connection, and one alone; a
-token each 20 ms, those of all streams at once. Clients: qh3, which knows nothing of an echo, and headrace's
+token every 20 ms, those of all streams at once. Clients: qh3, which knows nothing of an echo, and headrace's
 own. A stall is a gap of more than 80 ms. Without loss a short and a long run are made, and what a token costs
 in the long one's further part is given: by then the echo of the first five seconds is over. A run that the
 link calls void is made again.
@@ -69,7 +69,7 @@ def one(run: Run) -> dict[str, Any]:
 
 
 def summary(runs: dict[Run, dict[str, Any]]) -> dict[str, Any]:
-    """Of a row's runs: gaps of all together, costs as medians."""
+    """Sums up the runs of a row: gaps of all together, costs as medians."""
     counted = {run: result for run, result in runs.items() if not result["void"]}
     if not counted:
         raise RuntimeError(f"{next(iter(runs))}: every run was void; is the machine busy?")

@@ -45,9 +45,9 @@ BODY = json.dumps({"model": "x", "stream": True}).encode()
 WARM_UP = 8
 """Rounds before the first that counts; one before those of each further round trip."""
 KEEP_IDLE_S = 0.3
-"""After which the client closes its connection: what comes then is early."""
+"""The time after which the client closes its connection: what comes then is early."""
 AWAY_S = 0.5
-"""And the way of the close to the server."""
+"""The time after which the close has reached the server, too."""
 
 
 class Took(NamedTuple):
@@ -60,7 +60,7 @@ class Took(NamedTuple):
 
 Times = dict[str, Took]
 Way = Callable[[str, Path, float], Awaitable[Times]]
-"""Of an origin, the certificate to trust, the milliseconds of a round trip."""
+"""Asks an origin, with the certificate to trust and the milliseconds of a round trip."""
 
 
 async def first(parts: AsyncIterable[Any], began_ns: int) -> Took:
@@ -116,7 +116,7 @@ async def measure(link: Link, origins: dict[str, str], ca: Path, rounds: int) ->
 
     ways: list[tuple[str, Way, str]] = [(name, http3, origin) for name, origin in origins.items()]
     ways.append(("ping", ping, ""))
-    # Not between them: who came after it found the processor's caches without the engine.
+    # Not between them: what came after it would find the processor's caches without the engine.
     apart: list[tuple[str, Way, str]] = [("http2", http2, origins["headrace"])]
     rows: list[dict[str, Any]] = []
     for trip in ROUND_TRIPS_MS:

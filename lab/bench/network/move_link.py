@@ -3,12 +3,12 @@
     sudo python -m bench move_link [--rounds 4]
 
 The lab's link at round trips (R) of 20, 60 and 200 ms, without loss. Five connections at a time have an
-answer each, a token each 20 ms; a second after its beginning, at a random moment of its rhythm, the network
+answer each, a token every 20 ms; a second after its beginning, at a random moment of its rhythm, the network
 changes:
 
 - *known*: the client's routes change to another address. It sees that, and moves.
 - *known, cut*: the same, and the old address is gone at once.
-- *port*: a NAT forgets its mappings; the client, who only listens, is told nothing.
+- *port*: a NAT forgets its mappings; the client, which only listens, is told nothing.
 - *address*: the same, and the NAT has another address.
 
 The longest gap between two tokens of each answer; 20 ms of it are the tokens' own. headrace's client asks

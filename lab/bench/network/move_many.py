@@ -2,9 +2,10 @@
 
     python -m bench move_many [--connections 200]
 
-Each connection has one answer, a token each 20 ms, and meanwhile moves three times to another socket, each at
-a random moment. The server's kernel must bring every datagram to the worker that has its connection, whatever
-its new address. An answer survives when each of its bytes is what the model server sent.
+Each connection has one answer, a token every 20 ms, and meanwhile moves three times to another socket,
+each at a random moment. The server's kernel must bring every datagram to the worker that has its
+connection, whatever its new address. An answer survives when each of its bytes is what the model server
+sent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The lab's link (round trip 60 ms) with a bottleneck:
 
-- `tokens`: 16 streams, a token each 20 ms, together 1.5 times what 1 Mbit/s with a queue of 32 kB takes;
+- `tokens`: 16 streams, a token every 20 ms, together 1.5 times what 1 Mbit/s with a queue of 32 kB takes;
 - `tokens beside TCP`: the same, and a TCP connection that sends all it can;
 - `bulk beside TCP`: 10 Mbit/s with a queue of 64 kB, a stream that sends all it can, and such a TCP
   connection.

@@ -1,4 +1,4 @@
-"""What somebody gains who records first flights with early data (0-RTT) and sends them again.
+"""What an attacker gains by recording first flights with early data (0-RTT) and sending them again.
 
     python -m bench replay [--rounds 8]
 
@@ -28,8 +28,9 @@ from headrace_lab.model import Source
 FLIGHTS, WORKERS, HANDSHAKE_S = 500, 4, 0.25
 AT_ONCE = 20
 FORGOTTEN_S = 4.0
-"""After which a server that gave up a handshake has forgotten its connection ID: three probe timeouts of a
-path that it knows nothing of (RFC 9000 §10.2). Until then a replay would only be a late packet of it."""
+"""The time after which a server that gave up a handshake has forgotten its connection ID: three probe
+timeouts of a path that it knows nothing of (RFC 9000 §10.2). Until then a replay would only be a late
+packet of it."""
 
 BODY = json.dumps({"model": "scripted", "script": {"events": 2, "interval_s": 0.001}}).encode()
 

@@ -35,7 +35,7 @@ def client(result: dict[str, Any]) -> str:
         "## Clients in Python\n\n"
         "Each client in a process of its own, asyncio, raw bytes (no SSE is parsed), from the same gateway; over\n"
         "HTTP/3 where nothing else is said. CPU: user and system time of the client's process in µs for each\n"
-        "190-byte event the model sent, 64 streams, one event each 20 ms; *aligned* and *spread* as above.\n"
+        "190-byte event the model sent, 64 streams, one event every 20 ms; *aligned* and *spread* as above.\n"
         f"*Transport's share*: headrace's transport in httpx2 over this one, median of {result['rounds']} paired ratios.\n\n"
         "| µs | aligned | spread | transport's share, aligned | spread |\n|---|---|---|---|---|\n"
         f"{cpu}\n"

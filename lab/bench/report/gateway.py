@@ -131,7 +131,7 @@ def drain(result: dict[str, Any]) -> str:
     ]
     return (
         "## A deploy\n\n"
-        f"Two gateways at two addresses of one name. {streams['running_at_sigterm']} answers, a token each 20 ms, "
+        f"Two gateways at two addresses of one name. {streams['running_at_sigterm']} answers, a token every 20 ms, "
         "run through\n"
         f"the first, and {result['people']} people with each kind of client keep asking by the name, when it gets "
         "SIGTERM.\n"

@@ -10,7 +10,7 @@ from bench.report.figures import quantiles
 def move(result: dict[str, Any]) -> str:
     return (
         "## A walk from one network to another\n\n"
-        "Two network namespaces joined by two links. While an answer streams, a token each 20 ms, the route changes\n"
+        "Two network namespaces joined by two links. While an answer streams, a token every 20 ms, the route changes\n"
         "from one link to the other and the link that was left goes down; the client is told nothing and follows the\n"
         f"system's routes. {result['walks']} walks on one connection, every event of every answer arrived. The links\n"
         "have no delay of their own, so this is what headrace and the kernel take; a real path adds its round trip.\n\n"
@@ -28,7 +28,7 @@ def move_link(result: dict[str, Any]) -> str:
     )
     return (
         "## A change of network, over a path with a delay\n\n"
-        "The lab's link, without loss, at three round trips (R). A token each 20 ms; the longest gap between two of\n"
+        "The lab's link, without loss, at three round trips (R). A token every 20 ms; the longest gap between two of\n"
         "them, in which 20 ms are the tokens' own. *known*: the client's routes change to another address, by which\n"
         "the old one still works; *cut*: it is gone at once; *port*, *address*: a NAT gives the client another one\n"
         "and tells nobody, while the client only listens. *aim*: R + 20 ms, and 250 ms + 2 R for what nobody is told.\n"
@@ -45,7 +45,7 @@ def move_many(result: dict[str, Any]) -> str:
     return (
         "## Many walks at one time\n\n"
         f"{result['connections']} connections to {result['workers']} workers over loopback, each with an answer, a "
-        f"token each 20 ms; {result['moves']} moves to\n"
+        f"token every 20 ms; {result['moves']} moves to\n"
         "other sockets, each at a random moment. Answers of which every byte was what the model server had sent:\n"
         f"**{result['survived']}** of {result['connections']}.\n"
     )
@@ -141,7 +141,7 @@ def echo(result: dict[str, Any]) -> str:
         "## Lost packets\n\n"
         f"The lab's link, a round trip of {result['round_trip_ms']} ms, packets lost in both directions; 16 streams on "
         "one warm connection,\n"
-        f"or one alone; {result['tokens']} tokens each, one each 20 ms, those of all streams at once: what [the echo]"
+        f"or one alone; {result['tokens']} tokens each, one every 20 ms, those of all streams at once: what [the echo]"
         "(echo.md) does. A stall is\n"
         "a gap of more than 80 ms. The connection's first five seconds, in which all is sent twice or thrice, are "
         "most of\n"

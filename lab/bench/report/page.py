@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "measurements.md"
 
 
 def page() -> str:
-    """Of what has been measured."""
+    """Returns the page, of what has been measured."""
     files = {name: RESULTS / f"{name}.json" for name in SECTIONS}
     parts = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     return INTRODUCTION + "\n".join(f"{SECTIONS[name](part)}\n{about(part)}" for name, part in parts.items())

@@ -1,7 +1,7 @@
 //! What the emulator is told, as JSON: once at the beginning, and by commands.
 //!
-//! In: text that Python has checked (`headrace_lab.link.profiles`, `headrace_lab.link`). Out: plans of the core. Every
-//! field must be there: a default stands in Python.
+//! In: text that Python has checked (`headrace_lab.link`). Out: plans for [`crate::network`]. Every field must
+//! be there: defaults stand in Python.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ pub struct LinkConfig {
     pub down: PlanConfig,
     pub script: Vec<Step>,
     pub wire: WireConfig,
-    /// File of the packet log.
+    /// The file of the packet log.
     pub log: PathBuf,
-    /// Packets that are logged; those beyond are only counted.
+    /// The most packets that are logged; further ones are only counted.
     pub max_log_packets: u64,
-    /// Packets on their way at once; those beyond are dropped, and the run is void.
+    /// The most packets that are on their way at once; further ones are dropped, and the run is void.
     pub max_held_packets: usize,
 }
 
-/// Between what the link stands.
+/// What the link stands between.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "kind")]
 pub enum WireConfig {
@@ -51,7 +51,7 @@ pub struct PlanConfig {
     jitter_ns: u64,
     /// 0: unlimited.
     rate_bits: u64,
-    /// Milliseconds of a Mahimahi trace; empty: `rate_bits` counts.
+    /// The milliseconds of a Mahimahi trace; empty: `rate_bits` counts.
     trace_ms: Vec<u64>,
     queue_bytes: u64,
     loss: f64,
@@ -60,7 +60,7 @@ pub struct PlanConfig {
     duplicate: f64,
     reorder: f64,
     reorder_ns: u64,
-    /// 0: no bound but the device's.
+    /// 0: the device's own bound.
     mtu: u32,
     block_udp: bool,
     pauses: Option<PausesConfig>,
@@ -94,7 +94,7 @@ pub enum When {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case", tag = "do")]
 pub enum Command {
-    /// Other plans from now on.
+    /// Takes other plans from now on.
     Plan {
         up: Box<PlanConfig>,
         down: Box<PlanConfig>,
@@ -123,9 +123,9 @@ pub enum Command {
     },
     RebindPort {},
     RebindAddress {},
-    /// Indices, script, trace and pauses from their beginning.
+    /// Begins again with indices, script, trace and pauses.
     Restart {},
-    /// Counts; with the log written as far as it goes.
+    /// Asks for counts, after the log has been written as far as it goes.
     Status {},
 }
 

@@ -20,14 +20,14 @@ use super::report::{Answer, Counts, Late, Report};
 use super::wire::{Emitted, Packet, PollSet, Rebinding, Wire, pollfd};
 use super::{Inbox, Order, realtime};
 
-/// Packets that are read from one end before others that are due get their turn.
+/// How many packets are read from one end before those that are due get their turn.
 const TURN: usize = 16;
 /// The longest sleep.
 const IDLE_NS: u64 = 1_000_000_000;
-/// Steps of the script that the report lists.
+/// The most steps of the script that the report lists.
 const MAX_STEPS: usize = 10_000;
 
-/// A packet on its way. Ordered by what is due first, and then by what came first.
+/// A packet on its way, ordered by when it is due, and then by when it came.
 struct Held {
     key: Reverse<(u64, u64)>,
     packet: Packet,
@@ -39,15 +39,15 @@ pub struct Emulator {
     lanes: [Lane; 2],
     held: BinaryHeap<Held>,
     max_held: usize,
-    /// Of the next packet that is held.
+    /// The number of the next packet that is held.
     number: u64,
-    /// Counts restarts.
+    /// How many restarts there have been.
     round: u16,
     began_ns: u64,
     script: Vec<Step>,
-    /// Of the script: carried out in this round.
+    /// Which steps of the script were carried out since the last restart.
     done: Vec<bool>,
-    /// In all rounds, at most [`MAX_STEPS`] of them.
+    /// Steps that were carried out, and when, over all restarts; at most [`MAX_STEPS`].
     steps: Vec<(usize, u64)>,
     counts: [Counts; 2],
     lateness: Lateness,
@@ -112,7 +112,7 @@ impl Emulator {
         }
     }
 
-    /// Until a packet comes, one is due, the script goes on, or an order is there.
+    /// Waits until a packet comes, one is due, the script goes on, or an order is there.
     fn wait(&self, set: &mut PollSet) {
         let now = monotonic_ns();
         let due = self.held.peek().map_or(u64::MAX, |held| held.key.0.0).min(self.next_step());
@@ -122,13 +122,13 @@ impl Emulator {
             tv_nsec: (wait % 1_000_000_000) as libc::c_long,
         };
         set.iter_mut().for_each(|each| each.revents = 0);
-        // SAFETY: `set` and `timeout` are valid for the call. An interrupted wait is a short one.
+        // SAFETY: `set` and `timeout` are valid for the call. An interrupted wait is just shorter.
         unsafe {
             libc::ppoll(set.as_mut_ptr(), set.len() as libc::nfds_t, &raw const timeout, std::ptr::null());
         }
     }
 
-    /// A packet has come.
+    /// Takes a packet that has come.
     fn take(&mut self, direction: Direction, mut packet: Packet) {
         let now = monotonic_ns();
         let index = self.lanes[direction as usize].next_index();
@@ -207,7 +207,7 @@ impl Emulator {
         }
     }
 
-    /// When the script goes on by the clock.
+    /// Returns when the script goes on by the clock.
     fn next_step(&self) -> u64 {
         let waiting = self.script.iter().zip(&self.done).filter(|(_, done)| !**done);
         let times = waiting.filter_map(|(step, _)| match step.when {
@@ -240,7 +240,7 @@ impl Emulator {
                     self.steps.push((number, now));
                 }
                 let command = self.script[number].command.clone();
-                // It was checked at the beginning.
+                // The command was checked at the beginning.
                 let _ = self.carry_out(&command, now);
             }
         }
@@ -340,7 +340,7 @@ impl Emulator {
     }
 }
 
-/// Whether a command can be carried out, said before it has to be.
+/// Says before a command has to be carried out whether it can be.
 fn check(command: &Command) -> Result<(), Error> {
     match command {
         Command::Plan { up, down } => up.plan().and(down.plan()).map(|_| ()),

@@ -11,31 +11,31 @@ use std::thread::JoinHandle;
 
 use crate::network::{Direction, Reason};
 
-/// First bytes of the file; the last but one is the version.
+/// The first bytes of the file; the last but one is the version.
 const MAGIC: &[u8; 8] = b"hrlink1\n";
 const RECORD: usize = 40;
-/// Records that are handed over at once.
+/// How many records are handed over at once.
 const BATCH: usize = 1024;
-/// Batches that may wait for the writer.
+/// How many batches may wait for the writer.
 const WAITING: usize = 64;
 
 /// One packet, in the order of the file; little-endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub in_ns: u64,
-    /// 0: it was not to come out.
+    /// 0: the packet was not to come out.
     pub due_ns: u64,
-    /// 0: it did not come out.
+    /// 0: the packet did not come out.
     pub out_ns: u64,
     pub index: u32,
-    /// Counts restarts.
+    /// How many restarts came before.
     pub round: u16,
     pub length: u16,
     pub source_port: u16,
     pub destination_port: u16,
     pub direction: Direction,
     pub protocol: u8,
-    /// None: delivered.
+    /// `None`: it was delivered.
     pub dropped: Option<Reason>,
     pub is_copy: bool,
 }
@@ -53,7 +53,7 @@ impl Record {
         bytes[34..36].copy_from_slice(&self.destination_port.to_le_bytes());
         bytes[36] = self.direction as u8;
         bytes[37] = self.protocol;
-        // 0 is delivered.
+        // 0 means delivered.
         bytes[38] = self.dropped.map_or(0, |reason| reason as u8 + 1);
         bytes[39] = u8::from(self.is_copy);
         bytes
@@ -62,7 +62,7 @@ impl Record {
 
 enum Message {
     Records(Vec<u8>),
-    /// Called when everything before it is in the file.
+    /// It is called when everything before it is in the file.
     Flush(Box<dyn FnOnce() + Send>),
 }
 
@@ -97,12 +97,12 @@ impl Log {
         }
     }
 
-    /// `(written, not written)` packets.
+    /// Returns the packets that were written, and those that were not.
     pub fn counts(&self) -> (u64, u64) {
         (self.logged + (self.batch.len() / RECORD) as u64, self.unlogged)
     }
 
-    /// Calls back when everything until now is in the file; at once when the writer cannot take it.
+    /// Calls back when everything until now is in the file, or at once when the writer cannot take the call.
     pub fn flush(&mut self, done: Box<dyn FnOnce() + Send>) {
         self.hand_over();
         if let Err(
@@ -113,7 +113,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything is in the file. For the end: not from the loop.
+    /// Waits until everything is in the file. It is for the end, not for the loop.
     pub fn finish(mut self) -> io::Result<()> {
         let batch = std::mem::take(&mut self.batch);
         let sent = self.sender.send(Message::Records(batch));

@@ -1,4 +1,4 @@
-//! The link emulator: carries packets from one end to the other as late, and as few, as it was told.
+//! The link emulator carries packets from one end to the other as late, and as few of them, as it was told.
 //!
 //! In: a configuration, packets of a [`wire`], commands. Out: the packets, each when it is due; a log of all of
 //! them; counts. What becomes of a packet is [`crate::network`]'s to decide; this thread keeps the times. It
@@ -34,16 +34,16 @@ use log::Log;
 use report::Answer;
 use wire::Wire;
 
-/// Commands that may wait.
+/// How many commands may wait.
 const WAITING: usize = 64;
 
-/// Order for the emulator's thread, and whom it answers.
+/// An order for the emulator's thread, and where its answer goes.
 enum Order {
     Do(Command, SyncSender<Result<Answer, Error>>),
     Stop,
 }
 
-/// Orders, and the bell that wakes the loop for them.
+/// Orders, and the descriptor that wakes the loop for them.
 struct Inbox {
     orders: Receiver<Order>,
     bell: OwnedFd,
@@ -55,7 +55,7 @@ pub struct Link {
     running: Mutex<Option<JoinHandle<Answer>>>,
     orders: SyncSender<Order>,
     bell: File,
-    /// Of a UDP relay: where its clients connect to.
+    /// Where the clients of a UDP relay connect to.
     pub address: Option<SocketAddr>,
 }
 
@@ -94,7 +94,7 @@ impl Link {
         })
     }
 
-    /// Begins to carry packets, on a thread of its own.
+    /// Begins to carry packets on a thread of its own.
     pub fn start(&self) -> Result<(), Error> {
         let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (emulator, inbox) = ready.ok_or_else(|| Error::Misuse("the link was started before".into()))?;
@@ -126,10 +126,11 @@ impl Link {
 }
 
 impl Inbox {
-    /// What has come since the last look.
+    /// Returns what has come since the last look.
     fn take(&self) -> impl Iterator<Item = Order> + '_ {
         let mut count = [0u8; 8];
-        // SAFETY: the descriptor is open, and the buffer is valid for its length. Nothing to read is no error.
+        // SAFETY: the descriptor is open, and the buffer is valid for its length. Nothing to read is not an
+        // error.
         unsafe { libc::read(self.bell.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
         self.orders.try_iter()
     }

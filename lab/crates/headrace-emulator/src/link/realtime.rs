@@ -1,4 +1,4 @@
-//! A thread that neither the machine's other work delays, nor its sleep.
+//! Makes a thread punctual: neither the machine's other work delays it, nor the sleep of its processors.
 //!
 //! In: the calling thread. Out: what the kernel refused. With both cores of a machine busy the 99th percentile
 //! of a wake-up is milliseconds late without this, and a fraction of one with it.
@@ -6,13 +6,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Write};
 
-/// Where the kernel is told which delay of a wake-up is bearable, as long as the file is open.
+/// The kernel is told here which delay of a wake-up can be borne, as long as the file is open.
 const WAKE_UP_LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// Above ordinary real-time work, below the kernel's own threads.
+/// The priority: above ordinary real-time work, below the kernel's own threads.
 const PRIORITY: i32 = 50;
 
-/// Real-time priority for this thread, and all memory of the process locked. Empty when all was granted.
+/// Asks for real-time priority for this thread, and for the process's memory to be locked. Returns what was refused.
 pub fn enter() -> Vec<String> {
     let mut refused = Vec::new();
     let mut check = |what: &str, result: i32| {
@@ -26,7 +26,7 @@ pub fn enter() -> Vec<String> {
     unsafe {
         check("SCHED_FIFO", libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority));
         check("timer slack", libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0));
-        // Under a limit, locked memory makes later allocations fail: better none. Pages are locked when they
+        // Under a limit, locked memory would make later allocations fail, so none is locked then. Pages are locked when they
         // are first used: stacks of eight megabytes need not be in memory.
         let result = match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) {
             0 => libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT),
@@ -38,7 +38,7 @@ pub fn enter() -> Vec<String> {
 }
 
 /// The machine's processors do not sleep while this lives. Each wake-up of a sleeping one costs some 0.1 ms in a
-/// virtual machine, and a first token has a dozen. None where the kernel does not offer it, or not to us.
+/// virtual machine, and a first token has a dozen. `None` where the kernel does not offer this, or not to us.
 pub struct Awake(#[expect(dead_code, reason = "it is open")] File);
 
 impl Awake {

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use crate::network::Reason;
 use serde::Serialize;
 
-/// One direction, since the beginning; `in` and `out` as seen by the emulator.
+/// Counts of one direction since the beginning; `in` and `out` are as the emulator sees them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counts {
     #[serde(rename = "in")]
     pub entered: u64,
     pub in_bytes: u64,
-    /// Copies among them.
+    /// How many of them were copies.
     pub out: u64,
     pub out_bytes: u64,
     pub copies: u64,
-    /// By reason; every reason is there.
+    /// Drops by reason; every reason is listed.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Packets that the device or socket at the far end did not take.
     pub refused: u64,
@@ -49,27 +49,27 @@ pub struct Report {
     pub lateness_ms: Late,
     /// Packets that the emulator's own sockets had no room for.
     pub socket_drops: u64,
-    /// On their way now.
+    /// Packets that are on their way now.
     pub held: u64,
-    /// Indices of the next packets.
+    /// The indices of the next packets.
     pub next_up: u64,
     pub next_down: u64,
     pub logged: u64,
-    /// Packets that the log has no room or no time for.
+    /// Packets for which the log had no room or no time.
     pub unlogged: u64,
-    /// Number of each step of the script that was carried out, and when.
+    /// The number of each step of the script that was carried out, and when.
     pub steps: Vec<(usize, u64)>,
     /// What the kernel refused of priority and locked memory.
     pub not_granted: Vec<String>,
-    /// The machine's processors were kept from sleeping.
+    /// Whether the machine's processors were kept from sleeping.
     pub awake: bool,
     pub log_error: Option<String>,
 }
 
-/// To a command.
+/// The answer to a command.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
-    /// When it took effect (CLOCK_MONOTONIC).
+    /// When the command took effect (CLOCK_MONOTONIC).
     pub at_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<Box<Report>>,

@@ -1,6 +1,6 @@
 //! Two TUN devices, each in a network namespace of its own.
 //!
-//! In: names of namespaces and devices. Out: IP packets, one a read. The devices are gone when their descriptors
+//! In: names of namespaces and devices. Out: IP packets, one for each read. The devices are gone when their descriptors
 //! are closed. Without IFF_VNET_HDR the kernel cuts what it offloads (TSO, UDP_SEGMENT) into packets and fills in
 //! checksums before it hands them over.
 
@@ -19,7 +19,7 @@ use super::config::TunConfig;
 use super::wire::{Emitted, Packet, PollSet, Rebinding, Wire, pollfd};
 
 pub struct Tun {
-    /// The client's and the server's.
+    /// The devices of the client and of the server.
     ends: [File; 2],
     buffer: Box<[u8; 65_536]>,
     nat: Nat,
@@ -45,7 +45,7 @@ impl Wire for Tun {
         loop {
             let length = self.ends[direction as usize].read(&mut self.buffer[..]).ok()?;
             let data = &self.buffer[..length];
-            // What is no IPv4 (the devices have no other addresses) is left out, and has no index.
+            // What is not IPv4 (the devices have no other addresses) is left out, and has no index.
             if let Some(head) = packet::parse(data) {
                 return Some(Packet {
                     data: data.to_vec(),
@@ -82,7 +82,7 @@ impl Wire for Tun {
     }
 }
 
-/// On a thread of its own: it is the thread that moves to the namespace.
+/// Opens a device on a thread of its own, because a thread moves to the namespace.
 fn open_in(end: &TunConfig) -> Result<File, Error> {
     let TunConfig { namespace, device } = end;
     let opened = std::thread::scope(|scope| scope.spawn(|| open(namespace, device)).join());

@@ -1,8 +1,8 @@
-//! A UDP relay: the link for who is not root. It carries the datagrams of one server, and nothing else.
+//! A UDP relay: the link for users without root. It carries the datagrams of one server, and nothing else.
 //!
-//! In: datagrams from clients at one port. Out: the same to the server, from a socket for each client, so that
-//! the server tells them apart; and back. A rebinding gives every client a new socket: the server sees a new
-//! port. It has no other address to rebind to: an address rebinding is a port rebinding here.
+//! In: datagrams from clients at one port. Out: the same datagrams to the server, from a socket for each
+//! client, so that the server can tell them apart; and the way back. A rebinding gives every client a new socket: the server sees a new
+//! port. There is no other address to rebind to, so an address rebinding is a port rebinding here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,9 +14,9 @@ use crate::network::packet::UDP;
 
 use super::wire::{Emitted, Packet, PollSet, Rebinding, Wire, pollfd};
 
-/// Place of the count of drops in what SO_MEMINFO gives (linux/sock_diag.h, SK_MEMINFO_DROPS).
+/// The place of the count of drops in what SO_MEMINFO gives (linux/sock_diag.h, SK_MEMINFO_DROPS).
 const DROPS: usize = 8;
-/// Of IPv4 and UDP: lengths count what would be on a wire.
+/// The headers of IPv4 and UDP: lengths count what would be on a wire.
 const HEADERS: usize = 28;
 
 struct Flow {
@@ -28,14 +28,14 @@ struct Flow {
 pub struct Udp {
     inside: UdpSocket,
     server: SocketAddr,
-    /// By number: the first is the oldest.
+    /// Flows by number; the first is the oldest.
     flows: BTreeMap<u64, Flow>,
-    /// Whose datagrams take which flow.
+    /// The flow that the datagrams of each client take.
     current: HashMap<SocketAddr, u64>,
     max_flows: usize,
     next: u64,
     has_changed: bool,
-    /// By sockets of flows that are gone.
+    /// What the sockets of flows that have ended dropped.
     gone_dropped: u64,
     buffer: Box<[u8; 65_536]>,
 }
@@ -72,7 +72,7 @@ impl Udp {
         }
     }
 
-    /// The flow of a client; a new one takes the place of the oldest when there are too many.
+    /// Returns the flow of a client. A new one takes the place of the oldest when there are too many.
     fn flow_of(&mut self, client: SocketAddr) -> io::Result<u64> {
         if let Some(&known) = self.current.get(&client) {
             return Ok(known);
@@ -117,7 +117,7 @@ impl Wire for Udp {
             let flow = self.flow_of(client).ok()?;
             return Some(self.packet(length, flow, (client.port(), self.server.port())));
         }
-        // A set that is older than a flow does not say which flow has something: the next one does.
+        // A set that is older than a flow does not say which flow has something; the next set does.
         let readable = self.flows.iter().zip(set.get(2..)?).filter(|(_, each)| each.revents != 0);
         for ((number, flow), _) in readable.filter(|_| !self.has_changed) {
             if let Ok(length) = flow.socket.recv(&mut self.buffer[..]) {
@@ -151,12 +151,12 @@ impl Wire for Udp {
 
     fn rebind(&mut self, _: Rebinding) {
         self.current.clear();
-        // Their sockets stay open: a server that still sends there must not be told that nobody listens.
+        // Their sockets stay open: a server that still sends there must not be told that the port is closed.
         self.flows.values_mut().for_each(|flow| flow.is_forgotten = true);
     }
 }
 
-/// What the kernel dropped for want of room in a socket.
+/// Returns how many datagrams the kernel dropped because a socket had no room.
 fn dropped(socket: &UdpSocket) -> u64 {
     let mut memory = [0u32; DROPS + 1];
     let mut length = std::mem::size_of_val(&memory) as libc::socklen_t;

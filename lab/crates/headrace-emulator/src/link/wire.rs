@@ -1,7 +1,7 @@
 //! What stands at the two ends of a link.
 //!
-//! In: packets from one end. Out: packets at the other. [`super::tun`] and [`super::udp`] are the two that there
-//! are. A wire does not decide about delay or loss.
+//! In: packets from one end. Out: packets at the other. [`super::tun`] and [`super::udp`] are the two
+//! kinds. A wire does not decide about delay or loss.
 
 use crate::network::Direction;
 
@@ -16,7 +16,7 @@ pub struct Packet {
     pub protocol: u8,
     pub source_port: u16,
     pub destination_port: u16,
-    /// Of a UDP relay: whose datagram it is.
+    /// The flow of a UDP relay that the datagram belongs to.
     pub flow: u64,
 }
 
@@ -37,13 +37,13 @@ pub enum Rebinding {
 }
 
 pub trait Wire: Send {
-    /// Sets what to wait for, behind the first element.
+    /// Sets what to wait for, after the first element.
     fn watch(&mut self, set: &mut PollSet);
 
-    /// The next packet from one end; `None`: nothing is there. `set` is what `watch` gave, polled.
+    /// Returns the next packet from one end; `None` when there is none. `set` is what `watch` set, after a poll.
     fn read(&mut self, direction: Direction, set: &PollSet) -> Option<Packet>;
 
-    /// A packet passes the NAT on its way out of the client's network. False: it has no way.
+    /// Passes a packet through the NAT on its way out of the client's network. False: the packet cannot pass.
     fn pass_outward(&mut self, packet: &mut Packet) -> bool;
 
     /// Hands a packet over at the far end, through the NAT on its way in.
@@ -51,7 +51,7 @@ pub trait Wire: Send {
 
     fn rebind(&mut self, rebinding: Rebinding);
 
-    /// Packets that sockets of its own had no room for.
+    /// Returns how many packets the wire's own sockets had no room for.
     fn dropped(&self) -> u64 {
         0
     }

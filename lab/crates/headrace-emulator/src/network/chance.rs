@@ -14,7 +14,7 @@ pub enum Purpose {
     PauseLength = 6,
 }
 
-/// A number in `[0, 1)`. `lane` tells sequences of the same purpose apart: the direction.
+/// Returns a number in `[0, 1)`. `lane`, the direction, tells sequences of the same purpose apart.
 pub fn draw(seed: u64, lane: u64, purpose: Purpose, index: u64) -> f64 {
     let key = mix(seed ^ mix(lane << 8 | purpose as u64));
     let bits = mix(key.wrapping_add(index.wrapping_mul(GAMMA)));

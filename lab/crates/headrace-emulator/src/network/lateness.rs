@@ -1,13 +1,13 @@
-//! How late an emulator was: exact to a microsecond where it matters.
+//! Counts how late an emulator was, exact to a microsecond where it matters.
 //!
 //! In: for each packet that came out, how long after its due time. Out: quantiles and the maximum.
 
-/// Longer ones share the last bucket; the maximum is kept apart.
+/// Longer times share the last bucket; the maximum is kept apart.
 const BUCKETS: usize = 20_000;
 
 #[derive(Debug)]
 pub struct Lateness {
-    /// By microseconds.
+    /// How often each number of microseconds occurred.
     counts: Box<[u64]>,
     total: u64,
     max_ns: u64,
@@ -35,7 +35,7 @@ impl Lateness {
         self.max_ns
     }
 
-    /// The end of the microsecond in which the quantile lies; 0 of nothing.
+    /// Returns the end of the microsecond in which the quantile lies; 0 where nothing was recorded.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let rank = ((self.total as f64) * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;

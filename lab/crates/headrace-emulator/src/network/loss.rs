@@ -2,18 +2,18 @@
 //!
 //! In: a packet's draw, and whether the one before it was lost. Out: whether it is lost.
 
-/// Losses by chance.
+/// How packets are lost by chance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loss {
-    /// Of all packets, 0 to below 1.
+    /// The share of all packets, from 0 to 1.
     share: f64,
-    /// Mean length of a run of losses; `None`: each packet for itself (Bernoulli).
+    /// The mean length of a run of losses; `None`: each packet is drawn by itself (Bernoulli).
     burst: Option<f64>,
 }
 
 impl Loss {
-    /// `burst` at or below 1: each packet for itself. More: the two-state chain of Gilbert (1960) with the mean
-    /// length of a run and the share of losses in all; `None` where no chain has both.
+    /// With a `burst` of at most 1 each packet is drawn by itself; with more, by the two-state chain of Gilbert (1960)
+    /// that has this mean length of a run and this share of losses. Returns `None` where no chain has both.
     pub fn new(share: f64, burst: f64) -> Option<Self> {
         if !(0.0..=1.0).contains(&share) || !burst.is_finite() {
             return None;
@@ -25,12 +25,12 @@ impl Loss {
         (share <= burst / (burst + 1.0)).then_some(Self { share, burst: Some(burst) })
     }
 
-    /// `was_lost`: the packet before. `draw`: this packet's, in `[0, 1)`.
+    /// Whether a packet is lost. `was_lost`: the packet before was. `draw`: this packet's number in `[0, 1)`.
     pub fn is_lost(&self, was_lost: bool, draw: f64) -> bool {
         let chance = match self.burst {
             None => self.share,
             Some(burst) if was_lost => 1.0 - 1.0 / burst,
-            // In the long run as many runs begin as end.
+            // In the long run as many runs of losses begin as end.
             Some(burst) => self.share / (burst * (1.0 - self.share)),
         };
         draw < chance

@@ -2,7 +2,7 @@
 //!
 //! In: a direction, a packet's length, protocol and moment of arrival. Out: when it comes out, once or twice, or
 //! why it does not. The same seed and the same packets give the same verdicts: chance goes by a packet's index in
-//! its direction, not by the clock. Times are nanoseconds of any one clock. It must not know devices or sockets.
+//! its direction, not by the clock. Times are nanoseconds of any one clock. This room must not know devices or sockets.
 //!
 //! A packet passes, in this order: loss → what is blocked → outage → the queue of the bottleneck → delay. A packet
 //! that is lost by chance has used the bottleneck all the same, as on a radio.
@@ -43,20 +43,20 @@ impl Direction {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub delay_ns: u64,
-    /// Added to or taken from the delay, evenly; never overtakes.
+    /// It is added to or taken from the delay, evenly; no packet overtakes another by it.
     pub jitter_ns: u64,
     pub rate: Rate,
     /// Bytes that may wait at the bottleneck.
     pub queue_bytes: u64,
     pub loss: Loss,
-    /// Indices of packets that are dropped; sorted.
+    /// The indices of packets that are dropped, sorted.
     pub drops: Vec<u64>,
-    /// Share of packets that come twice.
+    /// The share of packets that come twice.
     pub duplicate: f64,
-    /// Share of packets that come later than their successors, by `reorder_ns`.
+    /// The share of packets that come `reorder_ns` later than their successors.
     pub reorder: f64,
     pub reorder_ns: u64,
-    /// Longer packets vanish without a word (a path MTU black hole).
+    /// Longer packets vanish without an ICMP message (a path MTU black hole).
     pub mtu: Option<u32>,
     pub is_udp_blocked: bool,
     pub pauses: Option<Pauses>,
@@ -65,7 +65,7 @@ pub struct Plan {
 /// Why a packet does not come out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// By chance.
+    /// It was lost by chance.
     Loss = 0,
     /// Its index was named.
     Named = 1,
@@ -97,7 +97,7 @@ pub enum Verdict {
     Deliver {
         due_ns: u64,
     },
-    /// Twice, the copy right behind.
+    /// It comes twice, the copy right after it.
     Duplicate {
         due_ns: u64,
     },
@@ -109,24 +109,24 @@ pub enum Verdict {
 struct Outage {
     from_ns: u64,
     to_ns: u64,
-    /// Whether packets wait for its end, as at a cellular base station, or are lost.
+    /// Whether packets wait for the end of the outage, as at a cellular base station, or are lost.
     is_held: bool,
 }
 
-/// One direction: its plan, and where it stands.
+/// One direction: its plan, and its state.
 #[derive(Debug)]
 pub struct Lane {
     pub direction: Direction,
     pub plan: Plan,
     seed: u64,
     began_ns: u64,
-    /// Of the next packet.
+    /// The index of the next packet.
     index: u64,
     was_lost: bool,
     queue: Queue,
     last_due_ns: u64,
     outage: Option<Outage>,
-    /// So many packets from now on are dropped.
+    /// How many of the next packets are dropped.
     drop_next: u64,
 }
 
@@ -146,13 +146,13 @@ impl Lane {
         }
     }
 
-    /// Index of the packet that comes next.
+    /// Returns the index of the packet that comes next.
     pub fn next_index(&self) -> u64 {
         self.index
     }
 
-    /// Begins again, for a measurement after a warm-up: index 0, no loss before, a trace and pauses from their
-    /// start. What waits goes on waiting.
+    /// Begins again, for a measurement after a warm-up: with index 0, no loss before, and a trace and pauses from their
+    /// beginning. Packets that wait go on waiting.
     pub fn restart(&mut self, now_ns: u64) {
         self.index = 0;
         self.was_lost = false;
@@ -162,7 +162,7 @@ impl Lane {
         self.queue = Queue::new(now_ns);
     }
 
-    /// Another plan from now on. Indices go on; nothing overtakes what is on its way.
+    /// Takes another plan from now on. Indices go on, and nothing overtakes what is on its way.
     pub fn set_plan(&mut self, plan: Plan, now_ns: u64) {
         self.plan = plan;
         self.began_ns = now_ns;
@@ -218,7 +218,7 @@ impl Lane {
         Verdict::Deliver { due_ns }
     }
 
-    /// Why the packet does not even reach the bottleneck.
+    /// Returns why the packet does not even reach the bottleneck.
     fn refusal(&mut self, now_ns: u64, index: u64, length: u32, is_udp: bool) -> Option<Reason> {
         if self.drop_next > 0 {
             self.drop_next -= 1;

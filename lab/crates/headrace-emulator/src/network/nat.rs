@@ -1,15 +1,15 @@
 //! A NAT before the client, which can forget.
 //!
 //! In: packets of both directions, and the order to forget. Out: packets with other sources and destinations.
-//! It begins as none: every address is its own. From the first rebinding on, the server sees a new port (and,
-//! for an address rebinding, a new address), and what it sends to the old one reaches nobody.
+//! At first it translates nothing: every address is the client's own. From the first rebinding on, the server sees a new
+//! port (and, for an address rebinding, a new address), and what it sends to the old one is lost.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use super::packet::{End, Endpoint, TCP, UDP, parse, rewrite};
 
-/// Mappings that are kept; a flow beyond them is dropped.
+/// How many mappings are kept; the packets of further flows are dropped.
 const MAX_MAPPINGS: usize = 16_384;
 const FIRST_PORT: u16 = 20_000;
 const LAST_PORT: u16 = 59_999;
@@ -19,7 +19,7 @@ const LAST_PORT: u16 = 59_999;
 pub struct Nat {
     /// The first of the addresses that an address rebinding takes, one after the other.
     pool: Ipv4Addr,
-    /// The one in use; `None`: the client's own.
+    /// The address in use; `None`: the client's own.
     address: Option<Ipv4Addr>,
     has_forgotten: bool,
     next_port: u16,
@@ -39,26 +39,26 @@ impl Nat {
         }
     }
 
-    /// Every flow gets a new port.
+    /// Gives every flow a new port.
     pub fn rebind_port(&mut self) {
         self.has_forgotten = true;
         self.outward.clear();
         self.inward.clear();
     }
 
-    /// Every flow gets a new address and a new port.
+    /// Gives every flow a new address and a new port.
     pub fn rebind_address(&mut self) {
         self.rebind_port();
         let next = self.address.map_or(u32::from(self.pool), |address| u32::from(address).wrapping_add(1));
         self.address = Some(Ipv4Addr::from(next));
     }
 
-    /// The address that the server sees, where it is not the client's own.
+    /// Returns the address that the server sees, where it is not the client's own.
     pub fn address(&self) -> Option<Ipv4Addr> {
         self.address
     }
 
-    /// From the client. False: the packet cannot be carried.
+    /// Translates a packet from the client. False: the packet cannot be carried.
     pub fn pass_outward(&mut self, packet: &mut [u8]) -> bool {
         if !self.has_forgotten {
             return true;
@@ -69,7 +69,7 @@ impl Nat {
         true
     }
 
-    /// To the client. False: nobody is there (any more).
+    /// Translates a packet to the client. False: there is no such mapping, or not any more.
     pub fn pass_inward(&self, packet: &mut [u8]) -> bool {
         if !self.has_forgotten {
             return true;
@@ -113,14 +113,14 @@ mod tests {
     const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
     const POOL: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 
-    /// What the server sees of a flow.
+    /// Maps a flow to what the server sees of it.
     fn seen(nat: &mut Nat, port: u16) -> Endpoint {
         let mut packet = make(UDP, (CLIENT, port), (SERVER, 443), b"up");
         assert!(nat.pass_outward(&mut packet));
         parse(&packet).unwrap().source
     }
 
-    /// Who gets what the server sends there.
+    /// Maps what the server sees to the client that gets what the server sends there.
     fn reached(nat: &Nat, to: Endpoint) -> Option<u16> {
         let mut packet = make(UDP, (SERVER, 443), (to.address, to.port), b"down");
         nat.pass_inward(&mut packet).then(|| parse(&packet).unwrap().destination.port)

@@ -16,12 +16,12 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Of a packet's header.
+/// What is read of a packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub source: Endpoint,
     pub destination: Endpoint,
-    /// Ports stand only in the first fragment, and its checksum is about all of them.
+    /// Only the first fragment holds the ports, and its checksum covers all fragments.
     pub is_fragment: bool,
     header: usize,
 }
@@ -33,7 +33,7 @@ pub enum End {
     Destination,
 }
 
-/// `None`: no IPv4, or not whole.
+/// Reads a packet. `None`: it is not IPv4, or it is not whole.
 pub fn parse(packet: &[u8]) -> Option<Head> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     if packet[0] >> 4 != 4 || header < 20 || packet.len() < header {
@@ -114,7 +114,7 @@ fn mend(packet: &mut [u8], at: usize, old: u16, new: u16) {
 pub(super) mod tests {
     use super::*;
 
-    /// The sum of RFC 1071 over `bytes`, which for a right checksum is 0xffff.
+    /// Returns the sum of RFC 1071 over `bytes`; with a right checksum among them it is 0xffff.
     fn sum(bytes: &[u8]) -> u16 {
         let mut sum: u32 =
             bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();

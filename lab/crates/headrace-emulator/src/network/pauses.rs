@@ -1,4 +1,4 @@
-//! When nothing passes: pauses that come by chance, as a moving receiver has them.
+//! Pauses in which nothing passes, as a moving receiver has them by chance.
 //!
 //! In: a seed and a time since the beginning. Out: the end of the pause that is going on. Pauses depend on the
 //! time, not on packets: they belong to the radio, and both directions have the same.
@@ -17,7 +17,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// `None` unless `min <= mean <= max <= every` and there is a mean to have.
+    /// Returns `None` unless `min <= mean <= max <= every` and the mean is possible.
     pub fn new(every_ns: u64, min_ns: u64, mean_ns: u64, max_ns: u64) -> Option<Self> {
         let is_ordered = every_ns > 0 && min_ns <= mean_ns && mean_ns <= max_ns && max_ns <= every_ns;
         if !is_ordered || (mean_ns == min_ns && max_ns > min_ns) {
@@ -27,7 +27,7 @@ impl Pauses {
         Some(Self { every_ns, min_ns, max_ns, exponent: exponent.max(0.0) })
     }
 
-    /// Start and end of the pause in this slot.
+    /// Returns the start and the end of the pause in this slot.
     pub fn in_slot(&self, seed: u64, slot: u64) -> (u64, u64) {
         let long = draw(seed, 0, Purpose::PauseLength, slot).powf(self.exponent);
         let length = self.min_ns + ((self.max_ns - self.min_ns) as f64 * long) as u64;
@@ -36,7 +36,7 @@ impl Pauses {
         (start, start + length)
     }
 
-    /// The moment itself, or the end of the pause that it lies in.
+    /// Returns the moment itself, or the end of the pause in which it lies.
     pub fn open_at(&self, seed: u64, time: u64) -> u64 {
         let (start, end) = self.in_slot(seed, time / self.every_ns);
         if (start..end).contains(&time) { end } else { time }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 const SECOND: u64 = 1_000_000_000;
-/// Bytes of one opportunity of a trace.
+/// The bytes of one opportunity of a trace.
 const OPPORTUNITY: u64 = 1500;
 
 /// How fast packets leave.
@@ -14,7 +14,7 @@ const OPPORTUNITY: u64 = 1500;
 pub enum Rate {
     #[default]
     Unlimited,
-    /// Bits a second, counted over whole IP packets.
+    /// Bits per second, counted over whole IP packets.
     Bits(u64),
     Trace(Trace),
 }
@@ -29,20 +29,20 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// `None` when there is no line, the times go back, or the last one is 0.
+    /// Returns `None` when there is no line, the times go back, or the last one is 0.
     pub fn new(milliseconds: &[u64]) -> Option<Self> {
         let at_ns: Vec<u64> = milliseconds.iter().map(|at| at.saturating_mul(1_000_000)).collect();
         let period = *at_ns.last()?;
         (period > 0 && period < u64::MAX / 4 && at_ns.is_sorted()).then_some(Self { at_ns, period })
     }
 
-    /// The opportunity with this number, from 0, since the trace's first beginning.
+    /// Returns when the opportunity with this number is, counted from 0 since the trace first began.
     fn at(&self, number: u64) -> u64 {
         let count = self.at_ns.len() as u64;
         number / count * self.period + self.at_ns[(number % count) as usize]
     }
 
-    /// Number of the first opportunity at `time` or later.
+    /// Returns the number of the first opportunity at `time` or later.
     fn first_from(&self, time: u64) -> u64 {
         // The opportunity at the very end of the cycle before also counts.
         let cycle = (time / self.period).saturating_sub(1);
@@ -57,11 +57,11 @@ impl Trace {
 /// What waits to leave one direction. Bounded by bytes.
 #[derive(Debug)]
 pub struct Queue {
-    /// Moment of leaving and length of each.
+    /// When each packet leaves, and its length.
     waiting: VecDeque<(u64, u64)>,
     bytes: u64,
     free_at: u64,
-    /// Of a trace: the number of the opportunity in use, and what is left of it.
+    /// The number of the trace's opportunity that is in use, and what is left of it.
     opportunity: u64,
     left: u64,
     began: u64,
