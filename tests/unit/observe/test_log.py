@@ -65,11 +65,12 @@ def test_a_traceback_cannot_forge_a_line_either(form: Any, pipe: tuple[int, int]
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_model_of_a_megabyte_is_a_short_line(
-    form: Any, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    form: Any, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = log.LineHandler(Log(format=form), pipe[1])
     monkeypatch.setattr(log.access_log, "handlers", [handler])
-    monkeypatch.setattr(log.access_log, "level", logging.INFO)
+    # Whatever level another test has left.
+    caplog.set_level(logging.INFO, log.access_log.name)
     monkeypatch.setattr(log.access_log, "propagate", False)
     for model in ("m" * (1 << 20), FORGED, "a status=200 cause=done", 'b"'):
         outcome = Outcome(status=404, cause="model_not_found", model=model)
