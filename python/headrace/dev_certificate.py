@@ -1,7 +1,8 @@
 """A development certificate: a small authority of one's own, and a leaf for this machine.
 
-In: a folder. Out: PEM texts; made when they are missing or about to expire. Only who trusts `ca.pem` trusts
-the server: `headrace chat` does by itself, browsers and other programs must be told.
+In: a folder. Out: PEM texts, which are made when they are missing or about to expire. A client trusts the
+server only if it trusts `ca.pem`: `headrace chat` does so by itself, and browsers and other programs must be
+told.
 """
 
 from __future__ import annotations
@@ -18,27 +19,30 @@ from headrace import _engine
 LIFETIME = dt.timedelta(days=90)
 RENEW_BEFORE = dt.timedelta(days=7)
 CLOCK_ERROR = dt.timedelta(hours=1)
-"""So much may the clock of a client be behind ours."""
+"""How much the clock of a client may be behind ours."""
 
 
 class Certificate(NamedTuple):
+    """PEM texts: of the leaf, of its key, and of the authority that signed it."""
+
     chain_pem: str
     key_pem: str
     ca_pem: str
 
 
 def state_folder() -> Path:
-    """Where headrace keeps what it made: `$XDG_STATE_HOME/headrace`."""
+    """Where headrace keeps what it has made: `$XDG_STATE_HOME/headrace`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "headrace"
 
 
 def ca_file() -> Path:
+    """The file of the development authority, whether it is there or not."""
     return state_folder() / "ca.pem"
 
 
 def ensure(folder: Path | None = None) -> tuple[Certificate, bool]:
-    """The certificate in `folder`, and whether it was just made."""
+    """The certificate in `folder`, and whether it was made just now."""
     folder = folder or state_folder()
     paths = [folder / name for name in ("cert.pem", "key.pem", "ca.pem")]
     if all(path.exists() for path in paths) and _is_fresh(paths[2]):

@@ -13,5 +13,5 @@ from headrace._engine import Exchange, Recording, Records, RelayReport, RelayReq
 __all__ = ["Exchange", "Handler", "Recording", "Records", "RelayReport", "RelayRequest", "Request", "Target"]
 
 Handler = Callable[[Exchange], Awaitable[None]]
-"""Takes one exchange and answers it. When it returns or raises with the answer unfinished, the answer is
-reset."""
+"""A function that takes one exchange and answers it. When it returns or raises before the answer is finished,
+the answer is reset."""

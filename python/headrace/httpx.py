@@ -2,7 +2,7 @@
 
     client = httpx.AsyncClient(transport=headrace.httpx.AsyncTransport())
 
-`headrace.httpx2` is its twin for httpx2. Neither package is needed before its module is imported.
+`headrace.httpx2` is the same for httpx2. Neither package is needed before its module is imported.
 """
 
 from __future__ import annotations

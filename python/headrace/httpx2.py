@@ -2,7 +2,7 @@
 
     client = httpx2.AsyncClient(transport=headrace.httpx2.AsyncTransport())
 
-`headrace.httpx` is its twin for httpx. Neither package is needed before its module is imported.
+`headrace.httpx` is the same for httpx. Neither package is needed before its module is imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The bridge of the running asyncio loop: one for each loop, made at its first use.
 
-A thread that waits needs no bridge, so asyncio is imported only by those who use it: it takes 10 ms.
+A thread that waits needs no bridge, so asyncio, which takes 10 ms to import, is imported only when it is
+used.
 """
 
 from __future__ import annotations

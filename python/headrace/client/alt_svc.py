@@ -1,8 +1,8 @@
 """Which origins have said that they speak HTTP/3, and where (RFC 7838).
 
-In: `Alt-Svc` fields of answers over TCP. Out: host and port of an origin's HTTP/3 service, until it expires.
-Kept in a file when a path is given, so that the next process knows them; what cannot be read there is
-forgotten, what cannot be written is not kept.
+In: the `Alt-Svc` fields of answers over TCP. Out: the host and port of an origin's HTTP/3 service, until the
+announcement expires. When a path is given, announcements are kept in that file, so that the next process
+knows them. A file that cannot be read counts as empty, and one that cannot be written is not written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 DEFAULT_MAX_AGE_S = 24 * 3600.0
 MAX_ENTRIES = 1000
-"""Beyond this the ones that expire first are forgotten."""
+"""When there are more, the ones that expire first are forgotten."""
 
 # protocol-id "=" quoted alt-authority, then parameters (RFC 7838 §3); a value is a token or quoted.
 _VALUE = r'(?:"[^"]*"|[^\s;,"]*)'
@@ -39,9 +39,9 @@ class Alternative(NamedTuple):
 
 
 def parse(value: str) -> list[Alternative] | None:
-    """The `h3` alternatives of a field's value, best first; `None` for `clear`.
+    """The `h3` alternatives in a field's value, best first; `None` for `clear`.
 
-    What is malformed ends the list; what is no `h3` is left out.
+    The list ends where the value is malformed. Alternatives for other protocols are left out.
     """
     if value.strip() == "clear":
         return None
@@ -62,7 +62,8 @@ def parse(value: str) -> list[Alternative] | None:
 
 
 class AltSvcCache:
-    """Thread-safe. `path`: where it is kept between processes."""
+    """The announcements of all origins. Any number of threads may use it. `path`: where it is kept between
+    processes."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -74,7 +75,7 @@ class AltSvcCache:
                 self._read(path)
 
     def note(self, origin: tuple[str, int], value: str) -> None:
-        """Of an answer that came from `origin` over TCP, authenticated."""
+        """Notes the `Alt-Svc` field of an answer that came from `origin` over TCP, authenticated."""
         found = parse(value)
         host, port = origin
         with self._lock:
@@ -91,14 +92,15 @@ class AltSvcCache:
                     self._write(self._path)
 
     def find(self, origin: tuple[str, int]) -> tuple[str, int] | None:
-        """Host and port, while they have not expired."""
+        """The host and port of the origin's HTTP/3 service; `None` when it has announced none that still
+        holds."""
         with self._lock:
             host, port, until = self._entries.get((origin[0], origin[1]), ("", 0, 0.0))
             return (host, port) if until > self._clock() else None
 
     def _differs(self, before: dict[tuple[str, int], tuple[str, int, float]]) -> bool:
-        """By more than a minute of expiry: each answer renews its entry, and no file should be written for
-        it."""
+        """Whether the file must be written. Every answer renews its entry, so a change of its expiry by less
+        than a minute does not count."""
         if before.keys() != self._entries.keys():
             return True
         return any(

@@ -1,8 +1,8 @@
-"""headrace's own client: HTTP/3 alone, every chunk with the moment at which it came.
+"""headrace's own client: HTTP/3 alone, and every chunk comes with the moment at which it was read.
 
 In: requests. Out: answers whose head is there. `Client` blocks the calling thread, `AsyncClient` its asyncio
-task. All requests of a client to one origin share a connection. Whoever wants TCP as well, or an SDK, takes
-`headrace.httpx2`.
+task. All requests of a client to one origin share a connection. A program that also wants TCP, or that uses
+an SDK, takes `headrace.httpx2`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DEFAULT_TIMEOUTS = Timeouts(connect=5.0, read=None, write=60.0, pool=60.0)
 
 
 class _Core:
-    """`trust`: whom to believe. `timeouts`: of every request that does not say otherwise.
-    `max_connections_per_origin`: a further one is opened when no stream is free. `keep_idle`: seconds after
-    which a connection without streams is closed. `idempotency_keys`: a completion without an
-    `Idempotency-Key` gets one, and so may leave in early data. `echo`: whether small datagrams are sent a
-    second time: while a path is new or loses packets (`auto`), always (`on`), never (`off`). Raises
+    """`trust`: which servers to believe, and what to show them. `timeouts`: for every request.
+    `max_connections_per_origin`: how many connections may be opened when no stream is free. `keep_idle`: the
+    seconds after which a connection without streams is closed. `idempotency_keys`: a completion that has no
+    `Idempotency-Key` is given one, so that it may be sent in early data. `echo`: when small datagrams are
+    sent a second time: while a path is new or loses packets (`auto`), always (`on`), or never (`off`). Raises
     `ConfigError`."""
 
     def __init__(
@@ -66,9 +66,10 @@ class _Core:
         )
 
     def migrate(self) -> None:
-        """Moves all connections to new sockets, onto the path that the system prefers now; streams go on.
+        """Moves all connections to new sockets, and so to the path that the system prefers now. Streams go
+        on.
 
-        A change of the system's addresses or routes does it by itself. Raises `ConnectError`.
+        When the system's addresses or routes change, this happens by itself. Raises `ConnectError`.
         """
         self._pool.migrate()
 
@@ -77,14 +78,17 @@ class _Core:
 
 
 class SyncResponse(Answer):
-    """One answer as it comes, for the calling thread."""
+    """One answer as it comes, for a thread that waits for it."""
 
     def __init__(self, started: Started, read_timeout: float | None) -> None:
         super().__init__(started.stream)
         self._timeout = read_timeout
 
     def chunks(self) -> Iterator[list[Chunk]]:
-        """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
+        """The body: each list holds everything that has come since the last one.
+
+        Raises `StreamError` when the answer breaks off.
+        """
         while not self._raw.ended:
             if batch := self._raw.take():
                 yield [Chunk(*chunk) for chunk in batch]
@@ -92,12 +96,12 @@ class SyncResponse(Answer):
                 wait(self._raw.wait_more, self._timeout, "read_timeout")
 
     def read(self) -> bytes:
-        """The whole body."""
+        """The whole body. Raises `StreamError` when the answer breaks off."""
         return b"".join(chunk.data for batch in self.chunks() for chunk in batch)
 
 
 class Client(_Core):
-    __doc__ = f"Blocks the calling thread; any number of threads may share it. {_Core.__doc__}"
+    __doc__ = f"A client that blocks the calling thread; any number of threads may share it. {_Core.__doc__}"
 
     def request(
         self,
@@ -108,10 +112,11 @@ class Client(_Core):
         *,
         replay_safe: bool = False,
     ) -> SyncResponse:
-        """Returns when the head is there. `content`: whole, or piece by piece. `replay_safe`: the request may
-        leave in early data, for it does no harm when it comes twice.
+        """Sends a request, and returns when the head of its answer is there.
 
-        Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
+        `content`: the body, whole or piece by piece. `replay_safe`: the request does no harm when the server
+        receives it twice, so it may be sent in early data. Raises `ConfigError` when `url` is not an `https`
+        URL, `ConnectError`, `StreamError`, and their subclasses.
         """
         whole = content if isinstance(content, bytes) else None
         wanted = self._request(method, url, headers, whole, replay_safe)
@@ -124,6 +129,7 @@ class Client(_Core):
         wait(self._pool.prewarm(Origin.parse(origin)).wait_reached, self._timeouts.connect, "connect_timeout")
 
     def close(self) -> None:
+        """Closes all connections. Answers that still run end with an error."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -136,7 +142,7 @@ class Client(_Core):
 
 
 class AsyncClient(_Core):
-    __doc__ = f"For asyncio; any number of loops may share it. {_Core.__doc__}"
+    __doc__ = f"A client for asyncio; any number of loops may share it. {_Core.__doc__}"
 
     async def request(
         self,
@@ -147,10 +153,11 @@ class AsyncClient(_Core):
         *,
         replay_safe: bool = False,
     ) -> Response:
-        """Returns when the head is there. `content`: whole, or piece by piece. `replay_safe`: the request may
-        leave in early data, for it does no harm when it comes twice.
+        """Sends a request, and returns when the head of its answer is there.
 
-        Raises `ConfigError` for what is no `https` URL, `ConnectError`, `StreamError` and their kinds.
+        `content`: the body, whole or piece by piece. `replay_safe`: the request does no harm when the server
+        receives it twice, so it may be sent in early data. Raises `ConfigError` when `url` is not an `https`
+        URL, `ConnectError`, `StreamError`, and their subclasses.
         """
         whole = content if isinstance(content, bytes) else None
         wanted = self._request(method, url, headers, whole, replay_safe)
@@ -165,7 +172,7 @@ class AsyncClient(_Core):
         await wait_async(connection.wait_reached, self._timeouts.connect, "connect_timeout")
 
     def close(self) -> None:
-        """Never waits."""
+        """Closes all connections, without waiting. Answers that still run end with an error."""
         self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -178,7 +185,7 @@ class AsyncClient(_Core):
 
 
 def _started(found: Started | None) -> Started:
-    """A pool without TCP always finds a way, or raises."""
+    """The answer. A pool that may not use TCP always finds a way, or raises."""
     if found is None:
-        raise errors.make("internal", "the pool chose TCP")
+        raise errors.make("internal", "the pool chose TCP, although this client has none")
     return found

@@ -1,7 +1,7 @@
 """HTTP/3 connections and the answers that come over them.
 
-In: an origin, whom to trust, requests. Out: answers, chunk by chunk, each with the moment at which the engine
-read it from the socket. Python is woken for batches: `chunks()` yields everything that has come, at once.
+In: an origin, whom to trust, and requests. Out: answers, chunk by chunk, each with the moment at which the
+engine read it from the socket. Python is woken once for many: `chunks()` yields everything that has come.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from headrace.loop import bridge
 HANDSHAKE_TIMEOUT_S = 5.0
 # An attempt in the background may take longer than any request waits for it.
 BACKGROUND_HANDSHAKE_TIMEOUT_S = 30.0
-# A connection without streams is kept for so long, for the next first token.
+# A connection without streams is kept for this long, so that the next first token comes soon.
 KEEP_IDLE_S = 300.0
-# Silence for so long is a dead connection; the engine asks (PING) at a third of it, below the 30 s after
-# which the strictest NATs forget a UDP mapping.
+# A connection that is silent for this long is dead. The engine asks (PING) after a third of it, which is
+# sooner than the 30 s after which the strictest NATs forget a UDP mapping.
 IDLE_TIMEOUT_S = 30.0
 MAX_HEAD_BYTES = 64 * 1024
-# What one answer may have unread before its server must wait: a few thousand tokens.
+# How much of one answer may be unread before its server must wait: a few thousand tokens.
 STREAM_WINDOW = 1024 * 1024
-# Of all answers of a connection: so much that those which nobody reads do not stop the others.
+# The same for all answers of a connection together: enough that those which nobody reads do not stop the
+# others.
 CONNECTION_WINDOW = 128 * 1024 * 1024
 
-# A process that ends stops what is generated for it.
+# A process that ends stops the answers that are generated for it.
 atexit.register(_engine.close_connections)
 
 
@@ -69,7 +70,8 @@ def config(
 def opener(
     trust: Trust, keep_idle: float, echo_mode: echo.Mode = "auto"
 ) -> Callable[[str, int, str], _engine.Connection]:
-    """What a pool makes connections by: of a host, a port, and the name that the certificate must have.
+    """The function by which a pool makes connections: it takes a host, a port, and the name that the
+    certificate must have.
 
     Raises `ConfigError`.
     """
@@ -78,13 +80,13 @@ def opener(
 
 
 class Chunk(NamedTuple):
-    """Some bytes of an answer's body: a DATA frame, or a piece of one that lies across two packets."""
+    """Some bytes of an answer's body: a DATA frame, or a part of one that lies across two packets."""
 
     at_ns: int
-    """When the engine read them: `time.monotonic_ns()`."""
+    """When the engine read them, by the clock of `time.monotonic_ns()`."""
     data: bytes
     is_first: bool
-    """They begin a DATA frame (RFC 9114 §7.2.1)."""
+    """A DATA frame begins with them (RFC 9114 §7.2.1)."""
 
 
 async def connect(
@@ -116,11 +118,11 @@ class Connection:
         record: bool = False,
         early: bool = False,
     ) -> Response:
-        """Sends a request; never waits. Names of fields are lower case.
+        """Sends a request, without waiting. The names of fields must be in lower case.
 
-        `record`: the engine keeps when each DATA frame came, not what was in it (`Response.records()`): for
-        measurements that Python must not disturb. `early`: it may be sent in early data (0-RTT), for it does
-        no harm when it comes twice.
+        `record`: the engine keeps when each DATA frame came, and not what was in it (`Response.records()`),
+        for measurements that Python must not disturb. `early`: the request does no harm when the server
+        receives it twice, so it may be sent in early data (0-RTT).
         """
         fields = list(headers or [])
         if body:
@@ -140,9 +142,9 @@ class Connection:
         return self._raw.is_open
 
     def migrate(self) -> None:
-        """Moves to a new socket, and so to whatever path the system prefers now; streams go on.
+        """Moves to a new socket, and so to the path that the system prefers now. Streams go on.
 
-        A change of the system's addresses or routes does it by itself. Raises `ConnectError`.
+        When the system's addresses or routes change, this happens by itself. Raises `ConnectError`.
         """
         self._raw.migrate()
 
@@ -162,18 +164,18 @@ class Connection:
 
 
 class Answer:
-    """What an answer is, however one waits for it. Dropping it stops it."""
+    """An answer, however its chunks are waited for. Dropping it stops it."""
 
     def __init__(self, raw: _engine.Stream) -> None:
         self._raw = raw
         self._status = 0
         self._headers: list[tuple[str, str]] = []
         self.head_at_ns = 0
-        """When the head was read."""
+        """When the head was read, by the clock of `time.monotonic_ns()`."""
         self._note_head()
 
     def _note_head(self) -> bool:
-        """Once: whoever asks the engine for a head has all its fields made into Python's."""
+        """Takes the head from the engine, once: each time it is asked for, all its fields are made anew."""
         found = self._raw.head
         if found is not None:
             self._status, self._headers, self.head_at_ns = found
@@ -181,7 +183,7 @@ class Answer:
 
     @property
     def status(self) -> int:
-        """0 before the head is there."""
+        """The status; 0 before the head is there."""
         return self._status
 
     @property
@@ -197,22 +199,23 @@ class Answer:
 
     @property
     def stream_id(self) -> int | None:
-        """QUIC's stream id; `None` until the stream is open."""
+        """The QUIC stream's id; `None` until the stream is open."""
         return self._raw.stream_id
 
     @property
     def arrivals(self) -> list[tuple[int, int]]:
-        """`(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first."""
+        """When each DATA frame came (`time.monotonic_ns()`), and its size in bytes: at most the first
+        65,536."""
         return self._raw.arrivals()
 
     @property
     def early_data(self) -> bool:
-        """The request was sent in early data (0-RTT), and the server took it."""
+        """Whether the request was sent in early data (0-RTT), and the server took it."""
         return self._raw.early_data
 
     def stop(self) -> None:
-        """Stops the answer (STOP_SENDING, H3_REQUEST_CANCELLED): the server ends the generation. Never
-        waits."""
+        """Stops the answer, without waiting: the server is told (STOP_SENDING, H3_REQUEST_CANCELLED), and
+        ends the generation."""
         self._raw.stop()
 
     def __repr__(self) -> str:
@@ -220,22 +223,25 @@ class Answer:
 
 
 class Response(Answer):
-    """One answer as it comes, for asyncio. `timeout`: the longest silence of its body, in seconds."""
+    """One answer as it comes, for asyncio. `timeout`: how long its body may be silent, in seconds."""
 
     def __init__(self, raw: _engine.Stream, timeout: float | None = None) -> None:
         super().__init__(raw)
         self._timeout = timeout
 
     async def head(self) -> int:
-        """Waits for the head; returns the status. Raises `StreamError`."""
+        """Waits for the head, and returns the status. Raises `StreamError`."""
         await self._raw.wait_head(bridge())
         if not self._note_head():
             _ = self._raw.ended  # raises how it ended
-            raise HeadraceError("protocol", "the stream ended without a head")
+            raise HeadraceError("protocol", "the stream ended before the head of its answer")
         return self._status
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
-        """The body: each time all that has come. Raises `StreamError` when the answer breaks off."""
+        """The body: each list holds everything that has come since the last one.
+
+        Raises `StreamError` when the answer breaks off.
+        """
         raw, alarm, here = self._raw, Alarm(self._timeout), bridge()
         try:
             while True:
@@ -248,12 +254,12 @@ class Response(Answer):
             alarm.stop()
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """The whole body. Raises `StreamError` when the answer breaks off."""
         parts = [chunk.data async for batch in self.chunks() for chunk in batch]
         return b"".join(parts)
 
     async def records(self) -> list[tuple[int, int]]:
-        """Of a recorded answer, once it has ended: its `arrivals`.
+        """Waits until an answer that was asked for with `record` has ended, and returns its `arrivals`.
 
         Raises `StreamError` when the answer broke off.
         """

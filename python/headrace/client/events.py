@@ -1,4 +1,4 @@
-"""Reading Server-Sent Events out of chunks.
+"""Reads Server-Sent Events out of chunks.
 
 In: bytes, cut anywhere. Out: the data of each complete event (WHATWG HTML §9.2.6).
 """
@@ -13,7 +13,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventReader:
-    """Collects lines until an empty one ends an event."""
+    """Collects lines until an empty line ends an event."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -21,7 +21,7 @@ class EventReader:
         self._is_start = True
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The data of each event that `chunk` completes, its lines joined by LF."""
+        """The data of every event that `chunk` completes; its lines are joined by LF."""
         text = self._rest + chunk
         if self._is_start:
             if len(text) < len(BOM) and BOM.startswith(text):

@@ -1,4 +1,4 @@
-"""Where a request goes: RFC 6454's origin, always of `https`."""
+"""Where a request goes: an origin (RFC 6454), always of `https`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Origin:
-        """Of `https://host[:port]`. Raises `ConfigError`."""
+        """Reads `https://host[:port]`; a path after it is ignored. Raises `ConfigError`."""
         try:
             url = urlsplit(text)
             if url.scheme == "https" and url.hostname:
                 host = url.hostname
                 return cls(host if host.isascii() else host.encode("idna").decode(), url.port or 443)
         except ValueError:
-            pass  # No port, no address, or no name is in it.
+            pass  # The port, the address or the name in it cannot be one.
         raise ConfigError(detail=f"expected https://host or https://host:port, got {text!r}")

@@ -1,12 +1,12 @@
 """The client's HTTP/3 connections, by origin, and when TCP is the better way.
 
-In: origins. Out: a connection to make a request on, being reached or there already; or `None`: use TCP. It
-decides at once and waits for nothing; whoever asked waits for the connection, as long as the lease says. All
-threads and loops of a process may share one pool.
+In: origins. Out: a connection to make a request on, which is there already or is being reached; or `None`,
+when the request should take TCP. The pool decides at once and waits for nothing: a request waits for its
+connection, for as long as the lease says. All threads and loops of a process may share one pool.
 
-A network that drops UDP costs one wait of `race_delay`, once: the attempt goes on in the background, every
-request meanwhile takes TCP at once, and after the attempt has failed it is made again later, and again in the
-background (1 minute, then 2, 4, ... up to an hour).
+A network that drops UDP costs one wait of `race_delay`, once. The attempt goes on in the background, and
+requests take TCP at once meanwhile. After an attempt has failed, the next one is made later, in the
+background too: after 1 minute, then 2, 4, and so on up to an hour.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from headrace.client.alt_svc import AltSvcCache
 from headrace.client.origin import Origin
 
 Http3 = Literal["race", "alt-svc", "only"]
-"""When HTTP/3 is tried: for every origin, with TCP after a short delay; once the origin has said that it
-speaks it (RFC 7838); or always, without TCP."""
+"""When HTTP/3 is tried: for every origin, with TCP after a short delay (`race`); for an origin that has said
+that it speaks HTTP/3 (`alt-svc`, RFC 7838); or always, and never TCP (`only`)."""
 
 FIRST_PAUSE_S = 60.0
 MAX_PAUSE_S = 3600.0
 MOST_DOUBLINGS = 10
 FRESH_S = 1.0
-"""An attempt that is older is begun anew for the next request, where there is nothing but HTTP/3."""
+"""Where there is nothing but HTTP/3, an attempt that is older than this is begun anew for the next
+request."""
 MAX_SITES = 1000
-"""Beyond this, what is known of origins without a connection is forgotten."""
+"""When there are more, origins without a connection are forgotten."""
 
 
 class Lease(NamedTuple):
@@ -40,9 +41,9 @@ class Lease(NamedTuple):
 
     connection: _engine.Connection
     is_open: bool
-    """It need not be waited for."""
+    """The connection is there, and need not be waited for."""
     wait: float | None
-    """Seconds to wait for it; after that TCP, or an error."""
+    """The seconds to wait for it; after that comes TCP, or an error."""
 
 
 @dataclass
@@ -57,7 +58,8 @@ class _Site:
 
 
 class Pool:
-    """`connect`: begins a connection to (host, port), whose certificate must be of the name."""
+    """`connect`: begins a connection to a host and a port, whose certificate must have the name that is
+    third."""
 
     def __init__(
         self,
@@ -84,7 +86,8 @@ class Pool:
         return self.http3 != "only"
 
     def take(self, origin: Origin, connect_timeout: float | None, is_patient: bool = False) -> Lease | None:
-        """`is_patient`: TCP failed, so an attempt that is under way is worth the whole `connect_timeout`.
+        """A connection for a request, or `None` when it should take TCP. `is_patient`: TCP has failed, so an
+        attempt that is under way is worth the whole `connect_timeout`.
 
         Raises `ClosedError` after `close()`, `UsageError` after a fork.
         """
@@ -100,7 +103,8 @@ class Pool:
             return self._reach(origin, site, connect_timeout)
 
     def prewarm(self, origin: Origin) -> _engine.Connection:
-        """The connection to an origin, begun if there is none. Raises `ClosedError` after `close()`."""
+        """The connection to an origin; it is begun when there is none. Raises `ClosedError` after
+        `close()`."""
         self._check_process()
         with self._lock:
             site = self._site(origin)
@@ -120,9 +124,9 @@ class Pool:
             connection.migrate()
 
     def close(self) -> None:
-        """Closes all connections; streams on them end with an error."""
+        """Closes all connections. Streams on them end with an error."""
         if self._process != os.getpid():
-            return  # They are the parent's.
+            return  # The connections are the parent's.
         with self._lock:
             self._is_closed = True
             for site in self._sites.values():
@@ -131,9 +135,9 @@ class Pool:
             self._sites.clear()
 
     def _check_process(self) -> None:
-        """Before anything else: another thread may have held a lock when the process was forked."""
+        """Must come before anything else: another thread may have held a lock when the process was forked."""
         if self._process != os.getpid():
-            raise errors.make("misuse", "the process was forked; the child must make a client of its own")
+            raise errors.make("misuse", "the process was forked; make a new client in the child")
 
     def _site(self, origin: Origin) -> _Site:
         if self._is_closed:
@@ -146,7 +150,7 @@ class Pool:
         return site
 
     def _note_attempt(self, site: _Site) -> None:
-        """Notes what has become of the attempt, and forgets connections that are of no use."""
+        """Notes what has become of the attempt, and forgets connections that can no longer be used."""
         site.connections = [connection for connection in site.connections if connection.is_usable]
         attempt = site.attempt
         if attempt and attempt.is_open:
@@ -159,7 +163,7 @@ class Pool:
             site.pause_until = self._clock() + min(pause, MAX_PAUSE_S)
 
     def _best(self, site: _Site) -> _engine.Connection | None:
-        """The one on which fewest wait, and of those the one with fewest streams."""
+        """The connection on which the fewest streams wait, and of those the one with the fewest streams."""
         return min(site.connections, key=lambda each: (each.waiting, each.streams), default=None)
 
     def _wants_one_more(self, site: _Site, best: _engine.Connection) -> bool:
@@ -169,8 +173,8 @@ class Pool:
     def _reach(self, origin: Origin, site: _Site, connect_timeout: float | None) -> Lease | None:
         now = self._clock()
         if not self.may_use_tcp:
-            # QUIC sends its first packet less and less often: a server that has just come up would wait for
-            # it.
+            # QUIC sends its first packet less and less often, so that a server which has just come up would
+            # have to wait for the next one.
             is_fresh = now - site.attempt_at < FRESH_S
             attempt = site.attempt if site.attempt and is_fresh else self._begin(origin, site)
             return Lease(attempt, is_open=False, wait=connect_timeout)
@@ -181,7 +185,7 @@ class Pool:
                 return None
             connection = self._begin(origin, site)
             if site.failures:
-                return None  # A probe: nobody waits for it.
+                return None  # It is a probe, and no request waits for it.
         else:
             connection = site.attempt
         left = site.attempt_at + self._race_delay - now

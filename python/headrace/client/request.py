@@ -1,8 +1,8 @@
 """One request of a client, top to bottom: a connection, a stream, the request, the head of its answer.
 
-In: a request and a pool. Out: the engine's stream with its head there; or `None`, when the pool says that TCP
-is the better way. The request is a generator that yields what it must wait for, so that the same lines serve
-threads (`run`) and asyncio (`run_async`); neither driver decides anything.
+In: a request and a pool. Out: the engine's stream, once the head of its answer is there; or `None`, when the
+pool says that TCP is the better way. `perform` is a generator that yields what it must wait for, so that the
+same lines serve threads (`run`) and asyncio (`run_async`). Neither of the two decides anything.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from headrace.client.timeouts import Timeouts
 from headrace.client.waiting import wait, wait_async
 
 PIECE = 64 * 1024
-"""A body above this goes piece by piece, so that the write timeout holds for each."""
+"""A body that is longer is sent in pieces of this size, so that the write timeout holds for each of them."""
 MAX_REFUSALS = 3
-"""How often a request that its server refused, untouched, is sent again."""
-
+"""How often a request is sent again that its server has refused before it did anything with it."""
 
 LEAST_POOL_S = 0.01
+"""The stream's task needs a moment to begin, even when the server allows it at once."""
 TOO_EARLY = 425
-"""The server wants a request again after the handshake (RFC 8470 §5.2)."""
+"""The status by which a server asks for a request again, after the handshake (RFC 8470 §5.2)."""
 NO_TIMEOUTS = Timeouts(None, None, None, None)
 
 
 class Wait(NamedTuple):
-    """For one answer of the engine."""
+    """The request waits for something of the engine."""
 
     start: Callable[[_engine.Bridge | None], Any]
     timeout: float | None
     slug: str
     """The kind of error when it takes too long."""
     patience: float | None = None
-    """The seconds that the error names, when this wait is the rest of them."""
+    """The seconds that the error names, when this wait is only the rest of them."""
 
 
 class Trace(NamedTuple):
-    """Something that a `trace` callback may want to know (httpcore's names and forms)."""
+    """Something happens that a `trace` callback may want to know (by httpcore's names)."""
 
     name: str
     info: dict[str, Any]
 
 
 class NextPiece(NamedTuple):
-    """Of the request's body."""
+    """The request waits for the next piece of its body."""
 
 
 Step = Wait | Trace | NextPiece
@@ -57,32 +57,32 @@ Step = Wait | Trace | NextPiece
 
 @dataclass
 class Request:
-    """A request."""
+    """What a program asks a server for, and how."""
 
     method: str
     origin: Origin
     target: str
-    """Path and query, as they go out."""
+    """Path and query, as they are sent."""
     headers: list[tuple[str, str]]
     authority: str = ""
-    """Of `:authority`; the origin's own when empty."""
+    """The field `:authority`; empty: the origin's own."""
     body: bytes | None = b""
-    """`None`: it comes piece by piece, once, from `pieces`."""
+    """`None`: the body comes piece by piece from `pieces`, and can be had only once."""
     pieces: Iterator[bytes] | AsyncIterator[bytes] = field(default_factory=lambda: iter(()))
     timeouts: Timeouts = NO_TIMEOUTS
     abandon_after: float | None = None
-    """Seconds without a reader after which the answer is stopped."""
+    """The seconds without a reader after which the answer is stopped."""
     trace: Callable[[str, dict[str, Any]], Any] | None = None
     may_be_early: bool = False
-    """It may leave in early data (0-RTT): it does no harm when it comes twice."""
+    """It does no harm when the server receives it twice, so it may be sent in early data (0-RTT)."""
     is_patient: bool = False
-    """TCP has failed: wait for an attempt that is under way."""
+    """TCP has failed, so an attempt that is under way is worth waiting for."""
     has_begun_body: bool = False
-    """A piece of the body was taken; it cannot be asked for again."""
+    """A piece of the body was taken from `pieces`, and cannot be had again."""
 
 
 class Started(NamedTuple):
-    """An answer whose head is there."""
+    """An answer that has started: its head is there."""
 
     stream: _engine.Stream
     connection: _engine.Connection
@@ -96,7 +96,10 @@ Steps = Generator[Step, Any, Started | None]
 
 
 def perform(pool: Pool, request: Request) -> Steps:
-    """Raises `HeadraceError`s of side `server`; never after a byte of the answer was given away."""
+    """One request, from top to bottom.
+
+    Raises `HeadraceError`s of the side `server`, and never after a byte of the answer was given away.
+    """
     _check_length(request)
     refusals, may_be_early = 0, request.may_be_early
     while True:
@@ -105,9 +108,9 @@ def perform(pool: Pool, request: Request) -> Steps:
             return None
         connection = lease.connection
         is_early = may_be_early and not lease.is_open
-        # Where it may be early, or there is no other way, the engine has the request before the handshake is
-        # done, and sends it in its first flight or right behind it. Otherwise TCP may still win, and then
-        # nothing must have been sent.
+        # When the request may be early, or when there is no TCP, the engine has it before the handshake is
+        # done, and sends it in the first flight or right behind it. Otherwise TCP may still win, and until
+        # then nothing must have been sent.
         is_ahead = is_early or not (lease.is_open or pool.may_use_tcp)
         if not (lease.is_open or is_ahead) and not (yield from _connect(pool, request, lease)):
             return None
@@ -150,7 +153,7 @@ def perform(pool: Pool, request: Request) -> Steps:
 
 
 def _connect(pool: Pool, request: Request, lease: Lease) -> Generator[Step, Any, bool]:
-    """`False`: take TCP."""
+    """Waits for the connection. Returns `False` when the request should take TCP."""
     info = {"host": request.origin.host, "port": request.origin.port, "timeout": lease.wait}
     yield Trace("connection.connect_quic.started", info)
     try:
@@ -167,7 +170,7 @@ def _connect(pool: Pool, request: Request, lease: Lease) -> Generator[Step, Any,
 def _send_body(request: Request, stream: _engine.Stream) -> Generator[Step, Any, None]:
     yield Wait(stream.wait_stream, request.timeouts.pool, "pool_timeout")
     if stream.stream_id is None:
-        _ = stream.ended  # It has ended without credit, and raises why; no piece is taken.
+        _ = stream.ended  # It has ended before it was allowed, and raises why. No piece is taken.
     yield Trace("http3.send_request_body.started", {"stream_id": stream.stream_id})
     slices = None
     if request.body is not None:
@@ -184,7 +187,7 @@ def _send_body(request: Request, stream: _engine.Stream) -> Generator[Step, Any,
         except errors.ClosedError:
             return _why_closed(stream)
     if (declared := _declared(request)) not in (None, sent):
-        raise errors.make("body_incomplete", f"{sent} bytes of the {declared} that content-length promised")
+        raise errors.make("body_incomplete", f"content-length is {declared}, the body has {sent} bytes")
     stream.finish()
     yield Trace("http3.send_request_body.complete", {"return_value": None})
 
@@ -192,12 +195,12 @@ def _send_body(request: Request, stream: _engine.Stream) -> Generator[Step, Any,
 def _declared(request: Request) -> int | None:
     value = next((value for name, value in request.headers if name == "content-length"), None)
     if value is not None and not (value.isascii() and value.isdecimal()):
-        raise errors.make("bad_request", f"content-length: {value!r} is no number")
+        raise errors.make("bad_request", f"content-length: expected a number of bytes, got {value!r}")
     return None if value is None else int(value)
 
 
 def _check_length(request: Request) -> None:
-    """Of a body that is there whole."""
+    """Raises an error when a body that is there whole is not as long as its `content-length` says."""
     declared = _declared(request)
     if request.body and declared not in (None, len(request.body)):
         raise errors.make(
@@ -206,7 +209,8 @@ def _check_length(request: Request) -> None:
 
 
 def _why_closed(stream: _engine.Stream) -> None:
-    """The server wants no more of the body, and its answer says why; or the connection is gone."""
+    """Why a stream takes no more of the body: the server's answer will say it, unless the connection is
+    lost."""
     try:
         _ = stream.ended
     except errors.ConnectionLostError as error:
@@ -222,7 +226,7 @@ def _head(
         found = stream.head
         if found is None:
             _ = stream.ended  # raises how it ended
-            raise errors.make("truncated", "the stream ended without a head")
+            raise errors.make("truncated", "the stream ended before the head of its answer")
     except errors.HeadraceError as error:
         yield Trace("http3.receive_response_headers.failed", {"exception": error})
         raise
@@ -232,8 +236,8 @@ def _head(
 
 
 def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, Any, None]:
-    """One wait in the usual case; the two timeouts are told apart only when the first has passed."""
-    # The stream's task needs a moment, also for credit that is there.
+    """Waits for the head. In the usual case that is one wait; only when it has taken as long as the shorter
+    of the two timeouts are the two told apart."""
     pool = None if timeouts.pool is None else max(timeouts.pool, LEAST_POOL_S)
     read = timeouts.read
     first = min((limit for limit in (pool, read) if limit is not None), default=None)
@@ -251,7 +255,7 @@ def _wait_head(timeouts: Timeouts, stream: _engine.Stream) -> Generator[Step, An
 
 
 def run(steps: Steps, request: Request) -> Started | None:
-    """Drives a request on the calling thread."""
+    """Takes a request through its steps on the calling thread."""
     resume, value = steps.send, None
     while True:
         try:
@@ -272,7 +276,7 @@ def run(steps: Steps, request: Request) -> Started | None:
 
 
 async def run_async(steps: Steps, request: Request) -> Started | None:
-    """Drives a request on the running asyncio loop."""
+    """Takes a request through its steps on the running asyncio loop."""
     resume, value = steps.send, None
     while True:
         try:

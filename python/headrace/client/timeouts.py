@@ -1,7 +1,7 @@
 """How long a client waits, and for what.
 
-In: seconds, or `None` for ever. Out: the same, by the names that httpx gave them. Each belongs to one wait,
-not to their sum: an answer of an hour is fine while its tokens come.
+In: seconds, or `None`, which waits for ever. Out: the same, by the names that httpx gave them. Each is the
+limit of one wait, not of their sum: an answer may take an hour while its tokens come.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import Any, NamedTuple
 
 
 class Timeouts(NamedTuple):
+    """The limits of a request's waits, in seconds."""
+
     connect: float | None = 5.0
-    """Until the connection is there, all addresses and the handshake in it."""
+    """For the connection: all addresses of the name, and the handshake."""
     read: float | None = None
-    """Silence of one answer, before its head or within its body."""
+    """For the next part of the answer: its head, or more of its body."""
     write: float | None = 60.0
-    """Until the server takes the next piece of a request's body."""
+    """For the server to take the next piece of the request's body."""
     pool: float | None = 60.0
-    """Until the server allows one more stream (MAX_STREAMS)."""
+    """For the server to allow one more stream (MAX_STREAMS)."""
 
     @classmethod
     def of_extension(cls, given: Mapping[str, Any] | None) -> Timeouts:
-        """From the `timeout` extension of an httpx request; what it does not name waits for ever."""
+        """Reads the `timeout` extension of an httpx request; a wait that it does not name has no limit."""
         given = given or {}
         return cls(*(given.get(name) for name in cls._fields))

@@ -1,8 +1,8 @@
-"""Whom a client believes, and what it shows of itself.
+"""Which servers a client trusts, and the certificate that it shows of itself.
 
 In: files, or what httpx takes as `verify` and `cert`. Out: a `Trust` that the engine can follow, or an error
 that says which part of the input it cannot follow. An `ssl.SSLContext` belongs to OpenSSL, and the engine's
-TLS is rustls: only what can be read out of a context again can be honoured.
+TLS is rustls, so only what can be read out of a context again can be honoured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _REVOCATION = ssl.VERIFY_CRL_CHECK_LEAF | ssl.VERIFY_CRL_CHECK_CHAIN
 
 @dataclass(frozen=True)
 class Trust:
-    """`ca_file`: PEM, trusted beside the system's certificates. `ca_pem`: instead of them. `anybody`: no
-    check at all, for experiments. `identity`: the client's certificate chain and key, PEM files."""
+    """Which servers a client trusts. `ca_file`: a PEM file of certificates to trust beside the system's.
+    `ca_pem`: the text of certificates to trust instead of the system's. `anybody`: no server is checked, for
+    experiments. `identity`: the PEM files of the client's own certificate chain and key."""
 
     ca_file: Path | str | None = None
     ca_pem: str = ""
@@ -37,14 +38,14 @@ class Trust:
         return "system", _text(self.ca_file, "the CA file") if self.ca_file else ""
 
     def read_identity(self) -> tuple[str, str] | None:
-        """Raises `ConfigError`."""
+        """The PEM texts of the client's own certificate chain and key. Raises `ConfigError`."""
         if not self.identity:
             return None
         certificate, key = self.identity
         return _text(certificate, "the client's certificate file"), _text(key, "the client's key file")
 
     def files(self) -> dict[str, object]:
-        """By the names that the engine's errors begin with."""
+        """The files that this was read from, by the names with which the engine's errors begin."""
         certificate, key = self.identity or (None, None)
         return {"ca_file": self.ca_file, "identity.certificate": certificate, "identity.key": key}
 
@@ -54,19 +55,18 @@ Cert = str | tuple[str, ...] | None
 
 
 def of_httpx(verify: Verify, cert: Cert) -> Trust:
-    """From the arguments that httpx and httpx2 have.
+    """Reads the arguments that httpx and httpx2 have.
 
-    `verify`: `True`, `False` (warns), the path of a CA file, or an `ssl.SSLContext` without what only OpenSSL
-    can do. `cert`: one PEM file with certificate and key, or the two. Raises `ConfigError`.
+    `verify`: `True`, `False` (which warns), the path of a CA file, or an `ssl.SSLContext` that does not ask
+    for what only OpenSSL can do. `cert`: one PEM file with certificate and key, or one file for each. Raises
+    `ConfigError`.
     """
     identity = None
     if cert is not None:
         files = (cert, cert) if isinstance(cert, str) else cert
         if len(files) != 2:
-            expected = (
-                "expected a file, or (certificate file, key file); a key with a password cannot be used"
-            )
-            raise ConfigError(detail=f"cert: {expected}")
+            expected = "expected a file, or (certificate file, key file)"
+            raise ConfigError(detail=f"cert: {expected}; a key that has a password cannot be used")
         identity = (Path(files[0]), Path(files[1]))
     if isinstance(verify, ssl.SSLContext):
         return _of_context(verify, identity)
@@ -77,12 +77,12 @@ def of_httpx(verify: Verify, cert: Cert) -> Trust:
         return Trust(identity=identity)
     file = Path(verify)
     if file.is_dir():
-        raise ConfigError(detail=f"verify: {file} is a folder; expected one PEM file")
+        raise ConfigError(detail=f"verify: expected one PEM file, and {file} is a folder")
     return Trust(ca_pem=_text(file, "verify"), identity=identity)
 
 
 def tcp_verify(verify: Verify, cert: Cert) -> ssl.SSLContext | bool:
-    """The same for the family's own transport."""
+    """What the family's own transport over TCP takes as `verify`, so that it trusts the same servers."""
     if isinstance(verify, ssl.SSLContext) or (cert is None and isinstance(verify, bool)):
         return verify
     context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else os.fspath(verify))
@@ -106,13 +106,14 @@ def _of_context(context: ssl.SSLContext, identity: tuple[Path, Path] | None) -> 
     ):
         if is_so:
             raise ConfigError(
-                detail=f"verify: a context {what} cannot be honoured over HTTP/3; give a CA file"
+                detail=f"verify: a context {what} cannot be honoured over HTTP/3; name a CA file instead"
             )
     roots = context.get_ca_certs(binary_form=True)
     if not roots or context.cert_store_stats()["x509"] != len(roots):
-        # A folder that OpenSSL reads when it needs it, or certificates that are no CA's: rustls would trust
-        # others.
-        raise ConfigError(detail="verify: what this context trusts cannot be read out of it; give a CA file")
+        # It trusts a folder that OpenSSL reads when it needs it, or certificates that are not an authority's:
+        # rustls would trust other servers.
+        expected = "name a CA file instead"
+        raise ConfigError(detail=f"verify: what this context trusts cannot be read out of it; {expected}")
     pem = "".join(ssl.DER_cert_to_PEM_cert(root) for root in roots)
     return Trust(ca_pem=pem, identity=identity)
 

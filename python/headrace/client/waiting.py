@@ -1,7 +1,7 @@
-"""Waiting for the engine: a thread, an asyncio task, or one reader again and again.
+"""Waits for the engine: on a thread, in an asyncio task, or again and again for one reader.
 
-In: something of the engine that takes a bridge (asyncio) or `None` (a thread). Out: its answer; or, after so
-many seconds, the error of the kind that was asked for.
+In: a call of the engine that takes a bridge (asyncio) or `None` (a thread). Out: what the call came to; or,
+after a number of seconds, an error of the kind that the caller names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Start = Callable[[_engine.Bridge | None], Any]
 
 
 def wait(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
-    """On the calling thread. `patience`: the seconds that the error names, when they are not these."""
+    """Waits on the calling thread. `patience`: the seconds that the error names, when they are not
+    `seconds`."""
     try:
         return start(None).result(None if seconds == math.inf else seconds)
     except TimeoutError as error:
@@ -28,7 +29,7 @@ def wait(start: Start, seconds: float | None, slug: str, patience: float | None 
 
 
 async def wait_async(start: Start, seconds: float | None, slug: str, patience: float | None = None) -> Any:
-    """On the running asyncio loop."""
+    """Waits on the running asyncio loop. `patience`: as `wait` has it."""
     from asyncio import timeout
 
     try:
@@ -39,13 +40,13 @@ async def wait_async(start: Start, seconds: float | None, slug: str, patience: f
 
 
 def _late(error: TimeoutError, seconds: float | None, slug: str) -> Exception:
-    # What the engine raised on its own account is a `TimeoutError` too.
+    # What the engine raises by itself may be a `TimeoutError`, too.
     return error if isinstance(error, errors.HeadraceError) else errors.make(slug, f"after {seconds:g} s")
 
 
 class Alarm:
-    """Ends a wait that takes too long. One timer serves all waits of an answer: it looks when it rings
-    whether the current wait is old enough, so that a token costs no timer of its own."""
+    """Ends a wait that takes too long. One timer serves all waits of an answer, so that a token does not cost
+    a timer of its own: when it rings, it looks whether the wait of that moment is old enough."""
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
@@ -54,7 +55,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def over(self, future: asyncio.Future[None]) -> asyncio.Future[None]:
-        """The future itself, which fails when it is not done in time."""
+        """Returns the future itself, which fails when it is not done in time."""
         if self._timeout is not None:
             loop = future.get_loop()
             self._future, self._due = future, loop.time() + self._timeout

@@ -15,7 +15,7 @@ from headrace.transport.errors import translated
 
 
 class SyncBody:
-    """An answer's body. Dropping it, or closing it before its end, stops the answer."""
+    """An answer's body, for threads. Dropping it, or closing it before its end, stops the answer."""
 
     family: Any
 
@@ -39,7 +39,7 @@ class SyncBody:
 
 
 class AsyncBody:
-    """An answer's body. Dropping it, or closing it before its end, stops the answer."""
+    """An answer's body, for asyncio. Dropping it, or closing it before its end, stops the answer."""
 
     family: Any
 
@@ -48,7 +48,7 @@ class AsyncBody:
         self._timeout = timeout
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        # The bridge is taken once: asking for the running loop costs a system call.
+        # The bridge is taken once, because asking for the running loop costs a system call.
         stream, alarm, here = self._stream, Alarm(self._timeout), bridge()
         try:
             with translated(self.family):

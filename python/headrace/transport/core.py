@@ -1,8 +1,8 @@
-"""What the transports for httpx and httpx2 share: requests in, answers out, in the family's own classes.
+"""What the transports for httpx and httpx2 share.
 
-`headrace.httpx2` and `headrace.httpx` bind it to their family. A request goes over HTTP/3
-(`client/request.py`) unless the pool prefers TCP; then the family's own transport has it, whole. Errors
-become the family's (`errors.py`).
+In: requests of the family's class. Out: answers and errors of the family's classes. `headrace.httpx2` and
+`headrace.httpx` bind this to their family. A request goes over HTTP/3 (`client/request.py`) unless the pool
+prefers TCP; then the family's own transport sends the whole of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_SENT = {b"host", b"connection", b"keep-alive", b"proxy-connection", b"trans
 
 
 class Core:
-    """One transport, sync or async. `family`: its module."""
+    """One transport, for threads or for asyncio. `family`: the module `httpx` or `httpx2`."""
 
     family: Any
     stream_class: Any
@@ -54,19 +54,19 @@ class Core:
         tcp: Any = None,
         proxy: None = None,
     ) -> None:
-        """`verify`, `cert`: as httpx has them; of an `ssl.SSLContext` what rustls can follow.
+        """`verify`, `cert`: as httpx has them. Of an `ssl.SSLContext`, what rustls can follow is honoured.
 
-        `http3`: `"race"` tries it for every origin, and takes TCP when it is not there after `race_delay`
-        seconds; `"alt-svc"` tries it once the origin has announced it (kept in the file `alt_svc_cache`
-        between processes, when given); `"only"` never takes TCP.
+        `http3`: `"race"` tries HTTP/3 for every origin, and takes TCP when there is no connection after
+        `race_delay` seconds. `"alt-svc"` tries it once the origin has announced it; announcements are kept
+        between processes in the file `alt_svc_cache`, when that is given. `"only"` never takes TCP.
 
-        `max_connections_per_origin`: a further one is opened when no stream is free on those there are.
-        `keep_idle`: seconds after which a connection without streams is closed. `abandon_after`: an answer
-        that nobody has read from for so many seconds is stopped. `idempotency_keys`: a completion without an
-        `Idempotency-Key` gets one, and so may leave in early data (0-RTT). `echo`: whether small
-        datagrams are sent a second time: while a path is new or loses packets (`auto`), always (`on`), never
-        (`off`). `tcp`: the family's transport for what does not go over HTTP/3; by default its
-        `HTTPTransport` or `AsyncHTTPTransport`.
+        `max_connections_per_origin`: how many connections may be opened when no stream is free. `keep_idle`:
+        the seconds after which a connection without streams is closed. `abandon_after`: an answer that nobody
+        reads for this many seconds is stopped. `idempotency_keys`: a completion that has no `Idempotency-Key`
+        is given one, so that it may be sent in early data (0-RTT). `echo`: when small datagrams are sent a
+        second time: while a path is new or loses packets (`auto`), always (`on`), or never (`off`). `tcp`:
+        the family's transport for what does not go over HTTP/3; by default its `HTTPTransport` or
+        `AsyncHTTPTransport`.
 
         Raises `ConfigError` for what cannot be honoured.
         """
@@ -76,7 +76,7 @@ class Core:
             )
         if proxy is not None:
             raise errors.ConfigError(
-                detail="proxy: HTTP/3 goes through no proxy; for this one use httpx's own transport"
+                detail="proxy: HTTP/3 cannot go through a proxy; for this one, use httpx's own transport"
             )
         if http3 not in get_args(Http3):
             raise errors.ConfigError(
@@ -98,13 +98,13 @@ class Core:
         self._tcp = tcp
 
     def _ours(self, request: Any) -> Request | None:
-        """`None` for what HTTP/3 cannot carry: it takes TCP."""
+        """The request as our client takes it; `None` for one that HTTP/3 cannot carry, and that takes TCP."""
         url = request.url
         if url.scheme != "https":
             if self._pool.may_use_tcp and url.scheme == "http":
                 return None
             raise self.family.UnsupportedProtocol(
-                f"{url.scheme}:// does not go over HTTP/3; expected https://"
+                f"expected an https:// URL, got {url.scheme}://, which does not go over HTTP/3"
             )
         extensions = request.extensions
         headers = [
@@ -142,14 +142,15 @@ class Core:
         return self.family.Response(started.status, headers=headers, stream=stream, extensions=extensions)
 
     def _note_alt_svc(self, request: Any, response: Any) -> None:
-        """An answer over TCP may say that its origin speaks HTTP/3."""
+        """Keeps what an answer over TCP says about its origin's HTTP/3."""
         if request.url.scheme == "https" and (value := response.headers.get("alt-svc")):
             self._pool.alt_svc.note(_origin(request.url), value)
 
     def migrate(self) -> None:
-        """Moves all HTTP/3 connections to new sockets; streams go on.
+        """Moves all HTTP/3 connections to new sockets. Streams go on.
 
-        A change of the system's addresses or routes does it by itself. Raises headrace's `ConnectError`.
+        When the system's addresses or routes change, this happens by itself. Raises headrace's
+        `ConnectError`.
         """
         self._pool.migrate()
 
@@ -158,7 +159,8 @@ class Core:
 
 
 def _origin(url: Any) -> Origin:
-    """The name as DNS and TLS have it: in ASCII (IDNA), without the brackets of an IPv6 address."""
+    """The origin of a URL. Its name is the one of DNS and TLS: in ASCII (IDNA), and without the brackets of
+    an IPv6 address."""
     return Origin(url.raw_host.decode("ascii").strip("[]"), url.port or 443)
 
 
@@ -166,7 +168,7 @@ class SyncCore(Core):
     tcp_class = "HTTPTransport"
 
     def handle_request(self, request: Any) -> Any:
-        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        """Sends one request over HTTP/3, or by the family's own transport when the pool prefers TCP."""
         ours = self._ours(request)
         if ours is not None:
             if ours.body is None:
@@ -176,8 +178,7 @@ class SyncCore(Core):
         try:
             response = self._tcp.handle_request(request)
         except self.family.ConnectError:
-            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
-            # succeed.
+            # Nothing was sent. When TCP is refused, an attempt of HTTP/3 that is still under way may succeed.
             if ours is None or (answer := self._over_http3(replace(ours, is_patient=True))) is None:
                 raise
             return answer
@@ -207,7 +208,7 @@ class AsyncCore(Core):
     tcp_class = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Sends one request over HTTP/3, or by the family's own transport where the pool prefers TCP."""
+        """Sends one request over HTTP/3, or by the family's own transport when the pool prefers TCP."""
         _need_asyncio()
         ours = self._ours(request)
         if ours is not None:
@@ -218,8 +219,7 @@ class AsyncCore(Core):
         try:
             response = await self._tcp.handle_async_request(request)
         except self.family.ConnectError:
-            # Nothing was sent. Where TCP is refused, an attempt of HTTP/3 that is still under way may
-            # succeed.
+            # Nothing was sent. When TCP is refused, an attempt of HTTP/3 that is still under way may succeed.
             if ours is None or (answer := await self._over_http3(replace(ours, is_patient=True))) is None:
                 raise
             return answer
@@ -253,5 +253,5 @@ def _need_asyncio() -> None:
         get_running_loop()
     except RuntimeError:
         raise errors.make(
-            "misuse", "the async transport needs asyncio; there is no asyncio loop here"
+            "misuse", "the async transport needs a running asyncio loop, and there is none"
         ) from None

@@ -1,6 +1,6 @@
 """headrace's errors as those of httpx and httpx2.
 
-In: what our client raises. Out: the family's exception of its kind, by one table.
+In: what our client raises. Out: the family's exception for its kind, by one table.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ EXCEPTIONS = {
     "bad_request": "LocalProtocolError",
     "body_incomplete": "LocalProtocolError",
 }
-"""The family's exception of each kind; what is not here is a mistake of the program, and raised as it is."""
+"""The family's exception for each kind. A kind that is not here is a mistake of the program, and is raised as
+it is."""
 
 
 @contextlib.contextmanager
 def translated(family: Any) -> Iterator[None]:
-    """The engine's errors as the family's."""
+    """Raises the engine's errors as those of the family."""
     try:
         yield
     except errors.HeadraceError as error:

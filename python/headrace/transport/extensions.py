@@ -22,22 +22,22 @@ class Stats:
 
     @property
     def is_early_data(self) -> bool:
-        """The request was sent in early data (0-RTT), and the server took it."""
+        """Whether the request was sent in early data (0-RTT), and the server took it."""
         return self._started.stream.early_data
 
     @property
     def arrivals(self) -> list[tuple[int, int]]:
-        """`(received at, in time.monotonic_ns(), bytes)` of each DATA frame so far, at most the first 65,536.
+        """When each DATA frame came (`time.monotonic_ns()`), and its size in bytes: at most the first 65,536.
 
-        From a headrace gateway one frame is one event.
+        From a headrace gateway, one frame is one event.
         """
         return self._started.stream.arrivals()
 
     @property
     def path(self) -> dict[str, float]:
-        """Of the connection: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `path_changes`,
-        `sent_packets`, `sent_bytes`, `received_datagrams`, `received_bytes`; of our echo `echo_copies`,
-        `echo_copied_bytes`, `echo_repaired`, `echo_doubtful` (docs/echo.md)."""
+        """What is known of the connection: `rtt` (seconds), `congestion_window` (bytes), `lost_packets`,
+        `path_changes`, `sent_packets`, `sent_bytes`, `received_datagrams` and `received_bytes`; and of our
+        echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` and `echo_doubtful`."""
         return dict(self._started.connection.stats())
 
     def __repr__(self) -> str:
@@ -45,12 +45,12 @@ class Stats:
 
 
 class NetworkStream:
-    """`response.extensions["network_stream"]`: the addresses. It cannot be read or written."""
+    """`response.extensions["network_stream"]`: it knows the addresses, and cannot be read or written."""
 
     def __init__(self, connection: _engine.Connection) -> None:
         self._connection = connection
 
     def get_extra_info(self, info: str) -> Any:
-        """`client_addr`, `server_addr`: (host, port); all else is `None`."""
+        """`client_addr` and `server_addr` are a host and a port; everything else is `None`."""
         ours, server = self._connection.addresses or (None, None)
         return {"client_addr": ours, "server_addr": server}.get(info)

@@ -79,7 +79,7 @@ def contexts(ca_file: Path) -> Iterator[ssl.SSLContext]:
 def test_a_context_whose_trust_cannot_be_read_is_refused(ca_file: Path) -> None:
     """It must never become the trust in whole the system."""
     for context in contexts(ca_file):
-        with pytest.raises(ConfigError, match="give a CA file"):
+        with pytest.raises(ConfigError, match="name a CA file"):
             headrace.httpx2.Transport(context)
 
 

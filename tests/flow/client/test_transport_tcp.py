@@ -149,7 +149,7 @@ async def test_a_context_is_honoured_as_far_as_rustls_can(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"proxy": "http://proxy:1"}, "no proxy"),
+        ({"proxy": "http://proxy:1"}, "cannot go through a proxy"),
         ({"http3": "maybe"}, "race, alt-svc, only"),
         ({"verify": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
         ({"verify": "/tmp"}, "folder"),
