@@ -60,4 +60,4 @@ def read_text(path: Path, key: str) -> str:
     except OSError as error:
         raise ConfigError(detail=f"{key}: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(detail=f"{key}: {path} is no text; expected PEM") from None
+        raise ConfigError(detail=f"{key}: expected a PEM file, and {path} is not text") from None

@@ -19,10 +19,10 @@ from headrace.printable import clipped
 def explain(
     line: Any, model: type[BaseModel], flags: dict[str, Any], values: dict[str, Any], file: Path | None
 ) -> str:
-    """One line for people: where from, which key, what was expected, what was found. `model`: the whole
-    configuration's. `flags`, `values`: what was given by the command line, by the file."""
+    """One line for people, about one error. `model`: the class of the whole configuration. `flags`, `values`:
+    what the command line and the file have set."""
     path = line["loc"]
-    # A key that is missing stands nowhere; what it is missing from does.
+    # A key that is missing stands nowhere, but the section in which it is missing does.
     place = path[:-1] if line["type"] == "missing" else path
     key = ".".join(str(part) for part in path)
     variable = "HEADRACE_" + "__".join(str(part) for part in path).upper()
@@ -48,7 +48,7 @@ def explain(
 
 
 SECRET = {"auth"}
-"""Sections of which nothing is shown: who puts a key in the wrong place must not find it in a log."""
+"""Sections of which no value is shown: a key that was put in the wrong place must not appear in a log."""
 
 
 def _lower(text: str) -> str:
@@ -58,7 +58,7 @@ def _lower(text: str) -> str:
 
 def no_such_key(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
     return f"no such key; {hint}"
 
 

@@ -63,11 +63,13 @@ class Config(BaseSettings):
         names = [upstream.name for upstream in self.upstreams]
         doubled = {name for name in names if names.count(name) > 1}
         if doubled:
-            raise ValueError(f"upstreams: the name {min(doubled)!r} is given twice; set name")
+            raise ValueError(f"upstreams: two have the name {min(doubled)!r}; give each a name of its own")
         if self.limits.max_body_bytes > self.limits.max_buffered_bytes:
-            raise ValueError("limits: max_body_bytes is larger than max_buffered_bytes")
+            raise ValueError(
+                "limits: max_body_bytes is larger than max_buffered_bytes; expected at most as much"
+            )
         if self.idempotency.answer_bytes > self.idempotency.max_bytes:
-            raise ValueError("idempotency: answer_bytes is larger than max_bytes")
+            raise ValueError("idempotency: answer_bytes is larger than max_bytes; expected at most as much")
         return self
 
     @classmethod
@@ -87,15 +89,17 @@ class Config(BaseSettings):
 
 
 NOT_SETTINGS = {"HEADRACE_CONFIG", "HEADRACE_API_KEY", "HEADRACE_URL"}
-"""Variables that the command line reads itself."""
+"""Environment variables that the command line reads itself."""
 
 DEFAULT_FILE = Path("headrace.toml")
 
 
 def load(file: Path | None = None, flags: dict[str, Any] | None = None) -> Config:
-    """Loads the configuration: `flags` over the environment over `file` over the defaults.
+    """Loads the configuration: `flags` win over the environment, that over `file`, and that over the
+    defaults.
 
-    `file`: TOML; `headrace.toml` in the working directory when it is there. `flags`: sections of keys.
+    `file`: a TOML file; the default is `headrace.toml` in the working directory, when it is there. `flags`:
+    values by section and key.
 
     Raises `ConfigError`.
     """
@@ -111,7 +115,7 @@ def load(file: Path | None = None, flags: dict[str, Any] | None = None) -> Confi
         lines = [explain(line, Config, flags, values, file) for line in error.errors()]
         raise ConfigError(detail="\n".join(lines)) from None
     except Exception as error:
-        # pydantic-settings: a variable that should be JSON and is not.
+        # This is how pydantic-settings says that a variable should be JSON and is not.
         raise ConfigError(detail=f"environment: {error}: expected JSON") from None
 
 
@@ -121,7 +125,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(detail=f"{file}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(detail=f"{file}: is no TOML: {error}") from None
+        raise ConfigError(detail=f"{file}: expected TOML: {error}") from None
 
 
 def _check_environment() -> None:

@@ -25,6 +25,8 @@ Size = Annotated[int, Field(ge=1024)]
 
 
 class Section(BaseModel):
+    """A section: no further keys, no change after it was made."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -32,19 +34,21 @@ class Listen(Section):
     """Where clients connect: one port, UDP for HTTP/3 and TCP for HTTP/2 and HTTP/1.1."""
 
     host: str = "127.0.0.1"
-    """Address or name; loopback by default, so that nothing is open to a network that was not meant to be.
-    `::` is every address, IPv4 too."""
+    """An address or a name. The default is loopback, so that nothing is open to a network by mistake. `::` is
+    every address, of IPv4 too."""
     port: Port = 4433
-    """0 lets the system choose."""
+    """UDP and TCP. 0 lets the system choose a free one."""
     workers: Annotated[int, Field(ge=0, le=128)] = 0
-    """Threads that each own their connections; 0 is one per core, at most 8: beyond that, measure first."""
+    """Threads, each of which owns its connections. 0 is one for each core, and at most 8: measure before you
+    set more."""
     congestion: Literal["steady", "bbr", "cubic", "newreno"] = "steady"
     """Congestion controller of HTTP/3. CUBIC and NewReno shrink to almost nothing under random loss, which is
     what mobile networks have; steady and BBR keep token streams flowing, and steady yields to queues."""
     steering: Literal["bpf", "forward"] = "bpf"
-    """How a datagram finds its worker: by the kernel (BPF, falls back by itself), or always by forwarding."""
+    """How a datagram finds its worker: the kernel delivers it (`bpf`, which falls back to `forward` by
+    itself), or the worker that receives it hands it on (`forward`)."""
     alt_svc_max_age_s: Annotated[int, Field(ge=0)] = 86_400
-    """How long clients that came over TCP may remember that HTTP/3 is here (RFC 7838)."""
+    """How long a client that came over TCP may remember that this port speaks HTTP/3 (RFC 7838)."""
 
     @property
     def worker_count(self) -> int:
@@ -52,42 +56,48 @@ class Listen(Section):
 
 
 class Echo(Section):
-    """Small datagrams are sent a second time, so that a lost one is repaired before anybody sees it; for the
-    reasons see `headrace/echo.py` and docs/echo.md."""
+    """Small datagrams are sent a second time, so that the loss of one is repaired before anybody sees it. The
+    page on the echo in `docs` has the reasons."""
 
     mode: echo.Mode = "auto"
-    """`auto`: while a path is new or loses packets. `on`: always, but for a queue. `off`: never."""
+    """When copies are sent. `auto`: while a path is new or loses packets. `on`: always, unless a queue has
+    built up. `off`: never."""
     near_ms: Annotated[float, Field(ge=1, le=50)] = echo.NEAR_MS
-    """From a datagram to its copy."""
+    """The time from a datagram to its copy."""
     far_ms: Annotated[float, Field(ge=5, le=200)] = echo.FAR_MS
-    """To its second copy, against bursts. A stream that is alone gets a third, after 45 ms."""
+    """The time from a datagram to its second copy, against bursts of losses. A stream that is alone gets a
+    third copy, after 45 ms."""
     first_s: Annotated[float, Field(ge=0, le=60)] = echo.FIRST_S
-    """How long a path that is new gets copies; 3.5 s and 128 packets at least."""
+    """How long copies are sent on a path that is new: at least 3.5 s and 128 packets."""
     hold_s: Annotated[float, Field(gt=0, le=3600)] = echo.HOLD_S
     """How long copies go on after a loss."""
     max_extra_bytes_per_s: Annotated[int, Field(ge=8192)] = echo.MAX_EXTRA_BYTES_PER_S
-    """What copies may add to one connection."""
+    """How much copies may add to one connection."""
 
     @model_validator(mode="after")
     def _check(self) -> Echo:
         if self.far_ms <= self.near_ms:
-            raise ValueError("echo: far_ms must be larger than near_ms")
+            raise ValueError(
+                f"far_ms: expected more than near_ms, which is {self.near_ms:g}; got {self.far_ms:g}"
+            )
         return self
 
 
 class Tls(Section):
-    """The certificate. Without one, a development certificate is made, which nobody else trusts."""
+    """The certificate. Without one, a development certificate is made, which clients do not trust by
+    themselves."""
 
     certificate: Path | None = None
-    """PEM: the leaf first, then its intermediates. ECDSA fits into the first flight of a handshake, RSA
-    chains may cost a round trip."""
+    """A PEM file: the leaf first, then its intermediates. A chain of ECDSA certificates fits into the first
+    flight of a handshake; one of RSA may cost a round trip."""
     key: Path | None = None
-    """PEM."""
+    """A PEM file with the certificate's private key."""
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Tls:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key go together")
+            given, missing = ("key", "certificate") if self.certificate is None else ("certificate", "key")
+            raise ValueError(f"{given} is set and {missing} is not; set both, or neither")
         return self
 
 
@@ -97,67 +107,76 @@ class Limits(Section):
     `max_buffered_bytes` and `idempotency.max_bytes`."""
 
     max_head_bytes: Size = 32 * KIB
-    """A request's header fields, decoded, 32 bytes added for each (RFC 9114 §4.2.2). Larger: 431."""
+    """A request's header fields, decoded, with 32 bytes added for each (RFC 9114 §4.2.2). A larger head is
+    answered 431."""
     max_body_bytes: Positive = 32 * MIB
-    """A request's body: long prompts and a few images. Larger: 413."""
+    """A request's body: enough for long prompts and a few images. A larger body is answered 413."""
     max_buffered_bytes: Positive = 256 * MIB
-    """All bodies that are being read or wait for their answer, together. Full: 503."""
+    """All bodies together that are being read, or wait for their answer. When they are more, requests are
+    answered 503."""
     max_event_bytes: Size = 256 * KIB
-    """One SSE event or NDJSON line that is held until it is complete; a longer one leaves in pieces."""
+    """An SSE event or NDJSON line is held until it is complete. One that is longer than this is sent in
+    pieces."""
     max_connections: Positive = 1000
+    """Connections of all clients at one time, over QUIC and TCP."""
     max_handshakes: Positive = 256
-    """Handshakes at one time."""
+    """Handshakes that may be under way at one time."""
     retry_above_handshakes: Annotated[int, Field(ge=0)] = 100
-    """From so many handshakes on, a client must first show that its address is its own (Retry, RFC 9000
-    §8.1.2). It costs a round trip, so not below."""
+    """While this many handshakes are under way, a client must first show that its address is its own (Retry,
+    RFC 9000 §8.1.2). That costs the client a round trip, so it is not asked for below this number."""
     max_tickets: Annotated[int, Field(ge=0)] = 20_000
-    """Session tickets that are kept for clients who come back, each good for one first flight with early data
-    (0-RTT); about 400 bytes each. 0: no early data."""
+    """Session tickets that are kept for clients that come back. Each is good for one first flight with early
+    data (0-RTT), and takes about 400 bytes. 0: there is no early data."""
     handshake_buffer_bytes: Size = 16 * KIB
-    """What one client may send before its handshake begins."""
+    """How much a client may send before its handshake begins."""
     max_streams_per_connection: Positive = 100
-    """Requests of one connection at one time: what HTTP/2 and HTTP/3 servers commonly allow."""
+    """Requests that one connection may have at one time; servers of HTTP/2 and HTTP/3 commonly allow 100."""
     max_exchanges: Positive = 4096
-    """Requests of all connections at one time. More: 503."""
+    """Requests that all connections together may have at one time. Further ones are answered 503."""
     cancel_burst: Positive = 1000
-    """Requests that one connection may cancel at once; then `cancels_per_second`. People press stop,
-    attackers press it a thousand times a second; a proxy before us carries many people."""
+    """How many requests one connection may cancel at once; after that, `cancels_per_second`. People press
+    stop, attackers press it a thousand times a second, and a proxy before the gateway carries many people."""
     cancels_per_second: Positive = 200
+    """How many requests one connection may cancel a second, in the long run."""
     stream_budget_bytes: Size = 256 * KIB
-    """What a slow reader may have waiting; then its model server is not read any more."""
+    """How much may wait for a slow reader. When it is more, the model server is not read until the reader has
+    taken some."""
     stream_receive_window_bytes: Size = 256 * KIB
-    """What one request may have sent ahead of being read (QUIC and HTTP/2 flow control)."""
+    """How much a request may send before it is read (flow control of QUIC and HTTP/2)."""
     connection_receive_window_bytes: Size = 256 * KIB
+    """How much all requests of a connection together may send before they are read."""
     connection_send_window_bytes: Size = 256 * KIB
-    """What is sent and not acknowledged; at 50 ms round trip this still allows 5 MB/s."""
+    """How much may be sent and not acknowledged yet. With a round trip of 50 ms this allows 5 MB/s."""
 
 
 class Timeouts(Section):
-    """Seconds."""
+    """How long the gateway waits, and for what, in seconds."""
 
     handshake_s: Seconds = 10
+    """For a client's handshake, of QUIC or TLS."""
     request_s: Seconds = 30
-    """For a request's head, and again for its body."""
+    """For a request's head to come, and again for its body."""
     idle_s: Seconds = 30
-    """A connection whose other side is silent for so long is lost. We ask (PING) at a third of it."""
+    """A connection whose other side is silent for this long is lost. It is asked (PING) after a third of
+    it."""
     unused_s: Seconds = 120
-    """A connection without a request for so long is closed."""
+    """A connection that has no request for this long is closed."""
     stalled_reader_s: Seconds = 300
-    """A client that takes nothing of its answer for so long is given up."""
+    """A client that takes nothing of its answer for this long is given up."""
     ticket_s: Annotated[float, Field(gt=0, le=86_400 * 7)] = 7200
-    """How long a client may stay away and still come back with early data. RFC 8446 allows 7 days at most."""
+    """How long a client may stay away and still come back with early data. RFC 8446 allows at most 7 days."""
     connect_s: Seconds = 5
-    """To a model server."""
+    """For a connection to a model server."""
     first_byte_s: Seconds = 600
-    """From the end of a request to the head of its answer: long prompts wait in queues. What the SDKs wait,
-    too."""
+    """From the end of a request to the head of its answer, because long prompts wait in queues. The SDKs wait
+    as long."""
     silence_s: Seconds = 600
-    """Between two pieces of an answer."""
+    """For the next piece of an answer to come from the model server."""
     leave_s: Annotated[float, Field(ge=0, le=86400)] = 0
-    """How long new connections are still taken after SIGTERM, while `/readyz` says 503: for balancers that
+    """How long new connections are still taken after SIGTERM, while `/readyz` answers 503. Load balancers
     need a moment to look elsewhere."""
     drain_s: Seconds = 30
-    """How long answers may run on after that."""
+    """How long answers may run on after that, before they are cut."""
 
 
 def _model_names(value: Any) -> Any:
@@ -168,20 +187,22 @@ class Upstream(Section):
     """A model server."""
 
     url: str
-    """`http://host:port` or `https://host`; a path is put before every request's."""
+    """`http://host:port` or `https://host`. A path in it is put before the path of every request."""
     name: str = ""
-    """For logs and errors; the URL's host and port by default."""
+    """What logs and errors call it. The default is the URL's host and port."""
     models: Annotated[list[str], BeforeValidator(_model_names)] = []
-    """What it serves; `*` matches any run of characters. Empty: what its `/v1/models` says."""
+    """The models that it serves; `*` matches any run of characters. When there are none, the gateway asks its
+    `/v1/models`."""
     paths: list[str] = ["/"]
-    """Beginnings of the paths it serves, in whole segments: `/v1` is `/v1` and what lies below it. No other
-    path reaches it."""
+    """Beginnings of the paths that it serves, in whole segments: `/v1` is `/v1` and what lies below it. No
+    other path reaches it."""
     api_key_env: str | None = None
-    """The environment variable that holds its key. Keys do not belong into files."""
+    """The environment variable that holds its key. Keys do not belong in files."""
     protocol: Literal["auto", "http1", "http2"] = "auto"
-    """HTTP/2 without TLS must be asked for."""
+    """`auto`: what the server chooses over TLS (ALPN), and HTTP/1.1 without TLS. HTTP/2 without TLS must be
+    asked for (`http2`)."""
     health_path: str = "/v1/models"
-    """Asked every `health_interval_s`; every status below 500 is healthy."""
+    """The path that is asked every `health_interval_s` seconds. Every status below 500 is healthy."""
     health_interval_s: Seconds = 5
 
     @model_validator(mode="after")
@@ -196,11 +217,11 @@ class Upstream(Section):
             got = self.url.rpartition("@")[2]
             raise ValueError(f"url: expected http://host:port or https://host, got {got!r}")
         if url.query or url.fragment or url.username:
-            raise ValueError("url: a query, a fragment or a user have no place here")
+            raise ValueError("url: expected no query, no fragment and no user; a key goes into api_key_env")
         if self.api_key_env is not None:
             key_of_environment(self.api_key_env)
         if not all(path.startswith("/") for path in [*self.paths, self.health_path]):
-            raise ValueError("paths and health_path begin with /")
+            raise ValueError("paths and health_path: expected every path to begin with /")
         if not self.name:
             object.__setattr__(self, "name", f"{url.hostname}:{port}" if port else url.hostname)
         return self
@@ -209,15 +230,15 @@ class Upstream(Section):
 def key_of_environment(name: str) -> str:
     """The API key in an environment variable, without the line feed that files and shells leave at its end.
 
-    Raises `ValueError` that names the variable, and nothing of what it holds.
+    Raises a `ValueError` that names the variable, and nothing of what it holds.
     """
     key = os.environ.get(name, "").strip()
     if not key:
         raise ValueError(f"api_key_env: the environment variable {name} is not set")
     if not all("!" <= char <= "~" for char in key):
         raise ValueError(
-            f"api_key_env: the environment variable {name} holds what a key cannot have: "
-            "a blank, a line end, or a character that is not ASCII"
+            f"api_key_env: the environment variable {name} holds a blank, a line end, or a character that is "
+            "not ASCII; expected a key, which has none of these"
         )
     return key
 
@@ -227,58 +248,65 @@ Policy = Literal["run", "wait", "refuse"]
 
 class EarlyData(Section):
     """What is done with a request in the first flight of a client that comes back (0-RTT, RFC 8470). Somebody
-    on the way could send it a second time; a ticket is good once, so that no process takes it twice.
-    `run`: at once, a round trip earlier. `wait`: after the handshake. `refuse`: answer 425, upon which a
-    client sends it again; browsers show it to people."""
+    on the way could send it a second time; a ticket is good once, so that no process takes it twice. `run`:
+    the request runs at once, a round trip earlier. `wait`: it runs after the handshake. `refuse`: it is
+    answered 425, and the client sends it again; browsers show the 425 to people."""
 
     safe: Policy = "run"
     """GET, HEAD, OPTIONS."""
     idempotent: Policy = "run"
-    """POST with an `Idempotency-Key`: a second one joins the answer of the first."""
+    """POST with an `Idempotency-Key`: a second request joins the answer of the first."""
     other: Policy = "wait"
-    """All others: most completions."""
+    """All other requests, most completions among them."""
     routes: dict[Annotated[str, Field(pattern="^/")], Policy] = {}
-    """Beginnings of paths, in whole segments, before the three above; the longest wins."""
+    """Beginnings of paths, in whole segments; they go before the three settings above, and the longest
+    wins."""
 
 
 class Idempotency(Section):
-    """Answers to requests with an `Idempotency-Key`: a second request with the same key is told the answer of
+    """Answers to requests with an `Idempotency-Key`. A second request with the same key gets the answer of
     the first."""
 
     max_bytes: Positive = 64 * MIB
-    """All such answers that run or ended a moment ago, together. Full: 503; and of those that run, only what
-    their clients have not been told yet is kept."""
+    """All such answers together, those that run and those that ended a moment ago. When they are more,
+    further requests with a key are answered 503, and of an answer that runs, only what its clients have not
+    read yet is kept."""
     answer_bytes: Size = MIB
-    """What is kept of one: some 4,000 tokens. Of a longer one nobody can have the beginning again."""
+    """How much of one answer is kept: some 4,000 tokens. The beginning of a longer answer cannot be had
+    again."""
     kept_s: Seconds = 60
-    """How long one is kept after its end. One that broke off, and one that SDKs ask for again by themselves
-    (408, 425, 429, 5xx), is not kept: its key begins anew."""
+    """How long an answer is kept after its end. One that broke off is not kept, nor is one that SDKs ask for
+    again by themselves (408, 425, 429, 5xx): the next request with its key begins anew."""
     lost_s: Seconds = 10
-    """How long one is generated on when its client was lost, for the client to come back with the same key. A
-    client that stops ends it at once."""
+    """How long an answer is generated on after its client was lost, so that the client can come back with the
+    same key. A client that stops ends it at once."""
 
 
 class UpstreamPool(Section):
     """Connections to model servers that are kept open."""
 
     idle_per_upstream: Annotated[int, Field(ge=0)] = 64
-    """For each worker: as many as answers end at one time."""
+    """How many idle connections to one model server each worker keeps: as many as answers may end at one
+    time."""
     idle_s: Seconds = 4
-    """Shorter than what model servers keep: llama.cpp and uvicorn close after 5 s."""
+    """How long an idle connection is kept. It is shorter than what model servers keep: llama.cpp and uvicorn
+    close theirs after 5 s."""
     warm_s: Annotated[float, Field(ge=0, le=86_400)] = 60
-    """For so long after their use connections are kept ready, so that a first token pays for no handshake:
-    as many as requests ran at one time, shared out among the workers, at least one each; those that were
-    closed are opened again. 0: none."""
+    """How long after a model server was used connections to it are kept ready, so that a first token does not
+    pay for a handshake: as many as requests ran at one time, shared among the workers, and at least one for
+    each. Those that the model server closes are opened again. 0: none are kept ready."""
     ca_file: Path | None = None
-    """PEM: certificates to trust beside the system's."""
+    """A PEM file of certificates to trust beside the system's."""
     max_head_bytes: Size = 64 * KIB
+    """How large the head of a model server's answer may be."""
 
 
 class Auth(Section):
-    """Who may ask. Without keys: everybody."""
+    """Who may use the gateway. Without keys, everybody may."""
 
     keys: list[str] = []
-    """`name:sha256:hex`, as `headrace key new` prints it: the key itself is nowhere."""
+    """Entries of the form `name:sha256:hex`, as `headrace key new` prints them. The keys themselves stand
+    nowhere."""
 
     @model_validator(mode="after")
     def _check(self) -> Auth:
@@ -292,24 +320,29 @@ class Auth(Section):
 
 
 class Log(Section):
+    """The log, on standard error."""
+
     format: Literal["text", "json"] = "text"
+    """`text` is for people, `json` for machines."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """Less urgent lines are left out."""
     access: bool = True
-    """A line for each request."""
+    """Whether every request has a line."""
     max_waiting_bytes: Size = MIB
-    """What may wait for whoever reads the log: some 5,000 lines. More is dropped, and counted in a line."""
+    """How much may wait for the reader of the log: some 5,000 lines. Further lines are dropped, and counted
+    in a line of their own."""
 
 
 class Local(Section):
-    """The local model, served when there is no upstream."""
+    """The local model, which is served when there is no upstream."""
 
     model: Path | None = None
-    """A GGUF file; without one, SmolLM2-135M-Instruct of `headrace model install`."""
+    """A GGUF file. The default is SmolLM2-135M-Instruct, which `headrace model install` brings."""
     parallel: Annotated[int, Field(gt=0, le=256)] = 4
-    """Answers at one time (llama.cpp's slots)."""
+    """How many answers are generated at one time (llama.cpp's slots)."""
     context: Positive = 2048
-    """Tokens of each slot: prompt and answer."""
+    """How many tokens each slot has for a prompt and its answer."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """0: one less than there are cores. llama.cpp's threads wait for each other by spinning: with one on
-    every core, gaps between tokens grow several times as long as soon as anything else runs, the gateway for
-    one."""
+    """0: one less than there are cores. llama.cpp's threads wait for each other by spinning. With one on
+    every core, gaps between tokens become several times as long as soon as anything else runs, and the
+    gateway does."""

@@ -56,9 +56,9 @@ WRONG = {
         "headrace.toml: upstreams.0: api_key_env: the environment variable NOT_SET is not set"
     ),
     "[[upstreams]]\nurl = 'http://x'\n[[upstreams]]\nurl = 'http://x'": (
-        "headrace.toml: upstreams: the name 'x' is given twice; set name"
+        "headrace.toml: upstreams: two have the name 'x'; give each a name of its own"
     ),
-    "[tls]\ncertificate = 'a.pem'": "headrace.toml: tls: certificate and key go together",
+    "[tls]\ncertificate = 'a.pem'": "headrace.toml: tls: certificate is set and key is not; set both, or neither",
     "[auth]\nkeys = ['plain']": (
         "headrace.toml: auth: keys: expected name:sha256:<64 hex digits>, as `headrace key new` prints it"
     ),
@@ -67,7 +67,7 @@ WRONG = {
     "[idempotency]\nanswer_bytes = 999999999": "headrace.toml: idempotency: answer_bytes is larger",
     "[limits]\nmax_body_bytes = 999999999": "headrace.toml: limits: max_body_bytes is larger than max_buffered_bytes",
     "listen = 7": "headrace.toml: listen: expected a valid dictionary or instance of Listen, got 7",
-    "[listen\n": "headrace.toml: is no TOML: ",
+    "[listen\n": "headrace.toml: expected TOML: ",
 }
 
 
