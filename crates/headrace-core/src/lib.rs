@@ -21,6 +21,7 @@ pub mod fields;
 pub mod http1;
 pub mod http3;
 pub mod json_fields;
+pub mod memory;
 pub mod recovery;
 pub mod relay;
 pub mod replay;

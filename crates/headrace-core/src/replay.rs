@@ -3,7 +3,7 @@
 //! In: the head, the body unit by unit, how it ended; how far it was read. Out: the same, to anybody who reads
 //! from any place that is still kept. It is bounded: when it is full, the oldest units are forgotten that somebody
 //! has read, and who would still need them is told so. What nobody has read yet stays: whoever writes looks at
-//! [`Journal::unread`], and pauses.
+//! [`Record::unread`], and pauses.
 
 use std::collections::VecDeque;
 
@@ -38,6 +38,17 @@ pub enum End {
     Broken(Break),
 }
 
+impl End {
+    /// The end of an answer whose stream was reset for this cause. When everybody left after it had said its last
+    /// word, it is whole.
+    pub fn of_reset(code: u64, cause: Cause, error: Option<Error>) -> Self {
+        match cause {
+            Cause::Done => End::Finished(None),
+            _ => End::Broken(Break { code, cause, error }),
+        }
+    }
+}
+
 /// Why an answer broke off; the code is that of the stream reset (RFC 9114 §8.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
@@ -58,7 +69,7 @@ pub enum Place<'a> {
 }
 
 #[derive(Debug)]
-pub struct Journal {
+pub struct Record {
     most_bytes: usize,
     bytes: usize,
     head: Option<(StatusCode, HeaderMap)>,
@@ -71,7 +82,7 @@ pub struct Journal {
     end: Option<End>,
 }
 
-impl Journal {
+impl Record {
     /// `most_bytes`: of head and body, with what keeping them costs.
     pub fn new(most_bytes: usize) -> Self {
         let entries = VecDeque::new();
@@ -168,41 +179,41 @@ mod tests {
 
     #[test]
     fn it_is_told_again_in_order_to_its_end() {
-        let mut journal = Journal::new(1000);
-        assert_eq!(journal.at(0), Place::Open);
-        journal.push(entry("one"));
-        journal.push(entry("two"));
-        assert_eq!(journal.at(0), Place::Entry(&entry("one")));
-        assert_eq!(journal.at(1), Place::Entry(&entry("two")));
-        assert_eq!(journal.at(2), Place::Open);
-        journal.set_end(End::Finished(None));
-        journal.set_end(broken());
-        assert_eq!(journal.at(2), Place::End(&End::Finished(None)));
+        let mut record = Record::new(1000);
+        assert_eq!(record.at(0), Place::Open);
+        record.push(entry("one"));
+        record.push(entry("two"));
+        assert_eq!(record.at(0), Place::Entry(&entry("one")));
+        assert_eq!(record.at(1), Place::Entry(&entry("two")));
+        assert_eq!(record.at(2), Place::Open);
+        record.set_end(End::Finished(None));
+        record.set_end(broken());
+        assert_eq!(record.at(2), Place::End(&End::Finished(None)));
     }
 
     #[test]
     fn what_does_not_fit_is_forgotten_from_the_front_and_said() {
-        let mut journal = Journal::new(2 * (ENTRY_COST + 3));
+        let mut record = Record::new(2 * (ENTRY_COST + 3));
         for text in ["one", "two", "six"] {
-            journal.push(entry(text));
-            journal.note_read(2);
+            record.push(entry(text));
+            record.note_read(2);
         }
-        assert_eq!((journal.at(0), journal.is_whole()), (Place::Forgotten, false));
-        assert_eq!(journal.at(1), Place::Entry(&entry("two")));
-        assert_eq!(journal.bytes(), 2 * (ENTRY_COST + 3));
+        assert_eq!((record.at(0), record.is_whole()), (Place::Forgotten, false));
+        assert_eq!(record.at(1), Place::Entry(&entry("two")));
+        assert_eq!(record.bytes(), 2 * (ENTRY_COST + 3));
     }
 
     #[test]
     fn what_nobody_has_read_is_not_forgotten() {
-        let mut journal = Journal::new(2);
-        journal.push(entry("three"));
-        journal.push(entry("four"));
-        assert!(journal.is_full());
-        assert_eq!(journal.at(0), Place::Entry(&entry("three")));
-        journal.note_read(1);
-        assert_eq!((journal.at(0), journal.unread()), (Place::Forgotten, ENTRY_COST + 4));
-        journal.note_read(9);
-        assert_eq!((journal.at(1), journal.unread(), journal.bytes()), (Place::Forgotten, 0, 0));
-        assert_eq!(journal.at(2), Place::Open);
+        let mut record = Record::new(2);
+        record.push(entry("three"));
+        record.push(entry("four"));
+        assert!(record.is_full());
+        assert_eq!(record.at(0), Place::Entry(&entry("three")));
+        record.note_read(1);
+        assert_eq!((record.at(0), record.unread()), (Place::Forgotten, ENTRY_COST + 4));
+        record.note_read(9);
+        assert_eq!((record.at(1), record.unread(), record.bytes()), (Place::Forgotten, 0, 0));
+        assert_eq!(record.at(2), Place::Open);
     }
 }

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! It does what Python decided and holds no policy and no defaults ([`config`]). It must not know Python:
-//! [`server::Handler`] and [`reply::Reply`] are all that the seam sees.
+//! [`exchange::Handler`] and [`reply::Reply`] are all that the seam sees.
 
 pub mod client;
 pub mod config;
 pub mod downstream;
 pub mod exchange;
+pub mod gone;
 mod http3;
 pub mod quic;
 pub mod relay;
@@ -22,6 +23,7 @@ pub mod server;
 mod tcp;
 pub mod tls;
 pub mod upstream;
+pub mod worker;
 
 // What both sides tell QUIC, for who drives it without sockets.
 pub use client::connect::transport as client_transport;

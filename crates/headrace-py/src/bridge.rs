@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use headrace_core::Error;
 use headrace_core::json_fields::Fields;
-use headrace_net::downstream::Gone;
 use headrace_net::exchange;
+use headrace_net::gone::Gone;
 use headrace_net::relay::report;
 use headrace_net::reply::Reply;
-use headrace_net::server::Fetched;
+use headrace_net::upstream::Fetched;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -26,7 +26,6 @@ use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::convert;
 use crate::errors;
-use crate::exchange::Exchange;
 use crate::report::RelayReport;
 
 /// Entries handled before the loop gets its turn.
@@ -82,6 +81,14 @@ impl Queue {
     }
 }
 
+/// An exchange, as the loop of this bridge gets it.
+type ToPy = fn(Python<'_>, exchange::Exchange, Py<Bridge>) -> PyResult<Bound<'_, PyAny>>;
+
+struct TakesExchanges {
+    callback: Py<PyAny>,
+    to_py: ToPy,
+}
+
 /// One per asyncio loop: `loop.add_reader(bridge.fileno(), bridge.drain)`.
 #[pyclass(frozen, module = "headrace._engine")]
 pub struct Bridge {
@@ -89,7 +96,7 @@ pub struct Bridge {
     /// Futures that wait for a result, by the number of their call. Touched on the loop's thread alone.
     futures: Mutex<HashMap<u64, Py<PyAny>>>,
     /// What takes new exchanges, by the number of their server.
-    handlers: Mutex<HashMap<u64, Py<PyAny>>>,
+    handlers: Mutex<HashMap<u64, TakesExchanges>>,
     /// Weak: the loop holds the bridge by its reader, and both must be able to go.
     event_loop: Py<PyWeakrefReference>,
 }
@@ -142,11 +149,12 @@ impl Bridge {
                     }
                 }
                 Entry::Exchange { handler, exchange } => {
-                    let callback =
-                        lock(&bridge.handlers).get(&handler).map(|callback| callback.clone_ref(py));
+                    let found = lock(&bridge.handlers)
+                        .get(&handler)
+                        .map(|takes| (takes.callback.clone_ref(py), takes.to_py));
                     // Without a handler the exchange is dropped here, which resets it.
-                    if let Some(callback) = callback {
-                        callback.call1(py, (Exchange::new(exchange, slf.clone().unbind()),))?;
+                    if let Some((callback, to_py)) = found {
+                        callback.call1(py, (to_py(py, exchange, slf.clone().unbind())?,))?;
                     }
                 }
             }
@@ -196,9 +204,9 @@ impl Bridge {
     }
 
     /// Registers a handler of exchanges; the number goes to [`Queue::push_exchange`].
-    pub fn add_handler(&self, callback: Py<PyAny>) -> (u64, Arc<Queue>) {
+    pub fn add_handler(&self, callback: Py<PyAny>, to_py: ToPy) -> (u64, Arc<Queue>) {
         let number = self.queue.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.handlers).insert(number, callback);
+        lock(&self.handlers).insert(number, TakesExchanges { callback, to_py });
         (number, self.queue.clone())
     }
 
@@ -230,7 +238,7 @@ pub fn to_py(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyAny>> {
         Outcome::Gone(Gone::Lost) => intern!(py, "lost").clone().into_any(),
         Outcome::Count(count) => count.into_pyobject(py)?.into_any(),
         Outcome::Fetched(fetched) => {
-            let headers = convert::to_py(py, &fetched.headers)?;
+            let headers = convert::headers_to_py(py, &fetched.headers)?;
             (fetched.status.as_u16(), headers, PyBytes::new(py, &fetched.body)).into_pyobject(py)?.into_any()
         }
     })

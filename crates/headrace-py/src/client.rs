@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
-use crate::exchange::{method, seconds};
+use crate::convert::{method, seconds};
 use crate::waiter::call;
 use crate::{convert, errors};
 
@@ -119,7 +119,8 @@ impl Connection {
     ) -> PyResult<Stream> {
         let build = || {
             let bad = |error: Error| Error::new(Kind::BadRequest, error.detail);
-            let (method, headers) = (method(verb).map_err(bad)?, convert::from_py(&headers).map_err(bad)?);
+            let (method, headers) =
+                (method(verb).map_err(bad)?, convert::headers_from_py(&headers).map_err(bad)?);
             let head = RequestHead { method, scheme: "https".to_owned(), authority, path, headers };
             message::check_request(&head).map_err(|what| Error::new(Kind::BadRequest, what))?;
             let body = match body {
@@ -290,7 +291,7 @@ impl Stream {
     #[getter]
     fn head<'py>(&self, py: Python<'py>) -> PyResult<Option<(u16, Bound<'py, PyList>, u64)>> {
         let Some((head, at_ns)) = self.inner.head() else { return Ok(None) };
-        Ok(Some((head.status.as_u16(), convert::to_py(py, &head.headers)?, at_ns)))
+        Ok(Some((head.status.as_u16(), convert::headers_to_py(py, &head.headers)?, at_ns)))
     }
 
     /// All chunks that are there: `(received at, in monotonic ns, bytes, begins a DATA frame)`.
@@ -332,7 +333,7 @@ impl Stream {
 
     #[getter]
     fn trailers<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        self.inner.trailers().map(|trailers| convert::to_py(py, &trailers)).transpose()
+        self.inner.trailers().map(|trailers| convert::headers_to_py(py, &trailers)).transpose()
     }
 
     /// The request was sent in early data (0-RTT), and the server took it.

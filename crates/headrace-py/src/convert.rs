@@ -1,15 +1,17 @@
-//! Fields across the seam. Python has those of a head as a list of pairs of `str` (Latin-1, as ASGI and WSGI have
-//! them), and those of a JSON body as a dict.
+//! Values across the seam: header fields, which Python has as a list of pairs of `str` (Latin-1, as ASGI and WSGI
+//! have them); fields of a JSON body, which it has as a dict; statuses, methods and times.
+
+use std::time::Duration;
 
 use headrace_core::json_fields::{Fields, Value};
 use headrace_core::{Error, Kind, fields};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString};
 
 /// # Errors
 /// [`Kind::Misuse`] that names the field.
-pub fn from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {
+pub fn headers_from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::with_capacity(pairs.len());
     for (name, value) in pairs {
         let (name, value) = (self::name(name)?, self::value(name, value)?);
@@ -34,7 +36,7 @@ fn value(name: &str, value: &str) -> Result<HeaderValue, Error> {
     HeaderValue::from_bytes(&bytes).map_err(|_| bad())
 }
 
-pub fn to_py<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py, PyList>> {
+pub fn headers_to_py<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py, PyList>> {
     let pairs = headers.iter().map(|(name, value)| (PyString::intern(py, name.as_str()), text(value)));
     PyList::new(py, pairs.collect::<Vec<_>>())
 }
@@ -55,4 +57,18 @@ pub fn fields_to_py(py: Python<'_>, fields: Option<Fields>) -> PyResult<Bound<'_
         }
     }
     Ok(dict.into_any())
+}
+
+pub fn status(code: u16) -> Result<StatusCode, Error> {
+    StatusCode::from_u16(code).map_err(|_| Error::new(Kind::Misuse, format!("{code} is no HTTP status")))
+}
+
+pub fn seconds(name: &str, value: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| Error::new(Kind::Misuse, format!("{name}: {value} is no number of seconds")))
+}
+
+pub fn method(name: &str) -> Result<Method, Error> {
+    Method::from_bytes(name.as_bytes())
+        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
 }

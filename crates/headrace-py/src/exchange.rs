@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind, json_fields};
 use headrace_net::exchange::{self, Command, Phase};
 use headrace_net::relay;
-use headrace_net::upstream::UpstreamRequest;
+use headrace_net::replay::Reader;
+use headrace_net::upstream::{self, UpstreamProtocol, UpstreamRequest};
+use http::StatusCode;
 use http::header::HeaderMap;
-use http::{Method, StatusCode};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
+use crate::convert::{seconds, status};
 use crate::record::Recording;
-use crate::server::Target;
 use crate::{convert, errors};
 
 /// What the client asked, but for the body.
@@ -54,7 +54,7 @@ impl Request {
 
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        convert::to_py(py, &self.0.head.headers)
+        convert::headers_to_py(py, &self.0.head.headers)
     }
 
     /// The first value of a field; `None` when the client did not send it.
@@ -80,6 +80,32 @@ impl Request {
     fn __repr__(&self) -> String {
         let head = &self.0.head;
         format!("<Request {} {} {}>", head.method, head.path, self.0.protocol.name())
+    }
+}
+
+/// Where a model server is.
+#[pyclass(frozen, module = "headrace._engine")]
+pub struct Target(pub upstream::Target);
+
+#[pymethods]
+impl Target {
+    /// `protocol`: `auto`, `http1` or `http2`.
+    #[new]
+    fn new(py: Python<'_>, tls: bool, host: String, port: u16, protocol: &str) -> PyResult<Self> {
+        let protocol = match protocol {
+            "auto" => UpstreamProtocol::Auto,
+            "http1" => UpstreamProtocol::Http1,
+            "http2" => UpstreamProtocol::Http2,
+            other => {
+                let error = Error::new(Kind::Misuse, format!("{other:?} is no protocol of an upstream"));
+                return Err(errors::to_py(py, &error));
+            }
+        };
+        Ok(Self(upstream::Target { is_tls: tls, host, port, protocol }))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Target {}>", self.0.authority())
     }
 }
 
@@ -116,7 +142,7 @@ impl RelayRequest {
             for name in &remove {
                 headers.remove(name);
             }
-            for (name, value) in convert::from_py(&set)? {
+            for (name, value) in convert::headers_from_py(&set)? {
                 if let Some(name) = name {
                     headers.insert(name, value);
                 }
@@ -134,7 +160,7 @@ impl RelayRequest {
                 body: body.map(Bytes::copy_from_slice),
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
                 held_statuses: held_statuses.iter().map(|&code| status(code)).collect::<Result<_, _>>()?,
-                headers: convert::from_py(&answer_headers)?,
+                headers: convert::headers_from_py(&answer_headers)?,
             }))
         };
         build().map_err(|error| errors::to_py(py, &error))
@@ -154,8 +180,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(inner: exchange::Exchange, bridge: Py<Bridge>) -> Self {
-        Self { inner, bridge }
+    /// The exchange as the loop of this bridge gets it.
+    pub fn to_py(
+        py: Python<'_>,
+        inner: exchange::Exchange,
+        bridge: Py<Bridge>,
+    ) -> PyResult<Bound<'_, PyAny>> {
+        Ok(Bound::new(py, Self { inner, bridge })?.into_any())
     }
 
     fn call<'py, T: Send + 'static>(
@@ -245,7 +276,7 @@ impl Exchange {
         py: Python<'py>,
         trailers: Option<Vec<(String, String)>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let trailers = trailers.map(|pairs| convert::from_py(&pairs)).transpose();
+        let trailers = trailers.map(|pairs| convert::headers_from_py(&pairs)).transpose();
         let trailers = trailers.map_err(|error| errors::to_py(py, &error))?;
         self.call(py, NOTHING, |reply| Command::Finish { trailers, reply })
     }
@@ -297,15 +328,15 @@ impl Exchange {
         recording: &Recording,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.bridge.get().call(py, Outcome::Report, |reply| {
-            self.inner.record(request.0.clone(), recording.0.clone(), reply);
+            relay::record::start(self.inner.worker(), request.0.clone(), recording.0.clone(), reply);
             Ok(())
         })
     }
 
     /// Tells the record to the client, from its first byte; resolves with a `RelayReport`.
     fn follow<'py>(&self, py: Python<'py>, recording: &Recording) -> PyResult<Bound<'py, PyAny>> {
-        let seat = recording.0.join();
-        self.call(py, Outcome::Report, |reply| Command::Follow { seat, reply })
+        let reader = Reader::join(&recording.0);
+        self.call(py, Outcome::Report, |reply| Command::Follow { reader, reply })
     }
 
     /// Resolves with `"stopped"` or `"lost"` when the client is gone.
@@ -326,20 +357,6 @@ impl Exchange {
 }
 
 fn head(py: Python<'_>, code: u16, pairs: &[(String, String)]) -> PyResult<(StatusCode, HeaderMap)> {
-    let build = || Ok((status(code)?, convert::from_py(pairs)?));
+    let build = || Ok((status(code)?, convert::headers_from_py(pairs)?));
     build().map_err(|error: Error| errors::to_py(py, &error))
-}
-
-pub fn status(code: u16) -> Result<StatusCode, Error> {
-    StatusCode::from_u16(code).map_err(|_| Error::new(Kind::Misuse, format!("{code} is no HTTP status")))
-}
-
-pub fn seconds(name: &str, value: f64) -> Result<Duration, Error> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|_| Error::new(Kind::Misuse, format!("{name}: {value} is no number of seconds")))
-}
-
-pub fn method(name: &str) -> Result<Method, Error> {
-    Method::from_bytes(name.as_bytes())
-        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
 }

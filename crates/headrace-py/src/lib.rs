@@ -25,7 +25,7 @@ fn build_info() -> Vec<(&'static str, &'static str)> {
 /// Nanoseconds of the clock by which the engine stamps what it receives; the one of `time.monotonic_ns()`.
 #[pyfunction]
 fn monotonic_ns() -> u64 {
-    headrace_net::client::stream::monotonic_ns()
+    headrace_net::client::monotonic_ns()
 }
 
 /// A development certificate: PEM texts of the leaf, its key, and the authority. The moments are Unix times.
@@ -37,8 +37,8 @@ fn make_certificate(
     not_after: f64,
 ) -> PyResult<(String, String, String)> {
     let make = || {
-        let from = exchange::seconds("not_before", not_before)?;
-        headrace_net::tls::development::make(names, from, exchange::seconds("not_after", not_after)?)
+        let from = convert::seconds("not_before", not_before)?;
+        headrace_net::tls::development::make(names, from, convert::seconds("not_after", not_after)?)
     };
     let made = make().map_err(|error| errors::to_py(py, &error))?;
     Ok((made.chain_pem, made.key_pem, made.ca_pem))
@@ -59,7 +59,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(errors::error_kinds, module)?)?;
     module.add_class::<bridge::Bridge>()?;
     module.add_class::<server::Server>()?;
-    module.add_class::<server::Target>()?;
+    module.add_class::<exchange::Target>()?;
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<exchange::Request>()?;
     module.add_class::<exchange::RelayRequest>()?;

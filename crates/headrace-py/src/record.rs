@@ -3,23 +3,23 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_core::replay::End;
-use headrace_net::replay::record;
+use headrace_core::replay::{End, Record};
+use headrace_net::replay;
 use pyo3::prelude::*;
 
+use crate::convert::seconds;
 use crate::errors;
-use crate::exchange::seconds;
 
 /// What records of answers hold together.
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct Records(Arc<record::Records>);
+pub struct Records(Arc<replay::Budget>);
 
 #[pymethods]
 impl Records {
     #[new]
     #[pyo3(signature = (*, max_bytes))]
     fn new(max_bytes: usize) -> Self {
-        Self(Arc::new(record::Records::new(max_bytes)))
+        Self(Arc::new(replay::Budget::new(max_bytes)))
     }
 
     #[getter]
@@ -34,7 +34,7 @@ impl Records {
 
 /// An answer that is relayed once and told to any number of clients.
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct Recording(pub Arc<record::Recording>);
+pub struct Recording(pub Arc<replay::Buffer>);
 
 #[pymethods]
 impl Recording {
@@ -43,7 +43,7 @@ impl Recording {
     fn new(py: Python<'_>, records: &Records, body: &[u8], max_bytes: usize, grace: f64) -> PyResult<Self> {
         let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
         let (records, body) = (records.0.clone(), Bytes::copy_from_slice(body));
-        Ok(Self(Arc::new(record::Recording::new(records, max_bytes, grace, body))))
+        Ok(Self(Arc::new(replay::Buffer::new(records, max_bytes, grace, body))))
     }
 
     /// There will be no more of it.
@@ -53,19 +53,19 @@ impl Recording {
 
     #[getter]
     fn ended(&self) -> bool {
-        self.0.look(|journal| journal.end().is_some())
+        self.0.look(|record| record.end().is_some())
     }
 
     /// The status of its head; `None` before it is there.
     #[getter]
     fn status(&self) -> Option<u16> {
-        self.0.look(|journal| journal.head().map(|(status, _)| status.as_u16()))
+        self.0.look(|record| record.head().map(|(status, _)| status.as_u16()))
     }
 
     /// It came to its own end.
     #[getter]
     fn finished(&self) -> bool {
-        self.0.look(|journal| matches!(journal.end(), Some(End::Finished(_))))
+        self.0.look(|record| matches!(record.end(), Some(End::Finished(_))))
     }
 
     /// It broke off, or is about to.
@@ -77,17 +77,17 @@ impl Recording {
     /// Everything since its first byte is kept.
     #[getter]
     fn whole(&self) -> bool {
-        self.0.look(headrace_core::replay::Journal::is_whole)
+        self.0.look(Record::is_whole)
     }
 
     #[getter]
     fn bytes(&self) -> usize {
-        self.0.look(headrace_core::replay::Journal::bytes)
+        self.0.look(Record::bytes)
     }
 
     #[getter]
     fn followers(&self) -> usize {
-        self.0.followers()
+        self.0.readers()
     }
 
     fn __repr__(&self) -> String {

@@ -1,57 +1,19 @@
 //! The server, for Python.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
 use headrace_net::config::ServerConfig;
-use headrace_net::exchange;
-use headrace_net::server::{self, Handler};
-use headrace_net::upstream::{self, UpstreamProtocol, UpstreamRequest};
+use headrace_net::exchange::Handler;
+use headrace_net::server;
+use headrace_net::upstream::UpstreamRequest;
 use pyo3::prelude::*;
 
-use crate::bridge::{Bridge, Outcome, Queue};
-use crate::exchange::{method, seconds};
+use crate::bridge::{Bridge, Outcome};
+use crate::convert::{method, seconds};
+use crate::exchange::{Exchange, Target};
 use crate::{convert, errors};
-
-/// Where a model server is.
-#[pyclass(frozen, module = "headrace._engine")]
-pub struct Target(pub upstream::Target);
-
-#[pymethods]
-impl Target {
-    /// `protocol`: `auto`, `http1` or `http2`.
-    #[new]
-    fn new(py: Python<'_>, tls: bool, host: String, port: u16, protocol: &str) -> PyResult<Self> {
-        let protocol = match protocol {
-            "auto" => UpstreamProtocol::Auto,
-            "http1" => UpstreamProtocol::Http1,
-            "http2" => UpstreamProtocol::Http2,
-            other => {
-                let error = Error::new(Kind::Misuse, format!("{other:?} is no protocol of an upstream"));
-                return Err(errors::to_py(py, &error));
-            }
-        };
-        Ok(Self(upstream::Target { is_tls: tls, host, port, protocol }))
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<Target {}>", self.0.authority())
-    }
-}
-
-/// Hands exchanges to the loop.
-struct ToLoop {
-    queue: Arc<Queue>,
-    number: u64,
-}
-
-impl Handler for ToLoop {
-    fn handle_exchange(&self, exchange: exchange::Exchange) {
-        self.queue.push_exchange(self.number, exchange);
-    }
-}
 
 /// A running server. Dropping it closes every connection.
 #[pyclass(frozen, module = "headrace._engine")]
@@ -73,8 +35,8 @@ impl Server {
     ) -> PyResult<Self> {
         let config: ServerConfig = serde_json::from_str(config_json)
             .map_err(|error| errors::to_py(py, &Error::new(Kind::Config, error.to_string())))?;
-        let (number, queue) = bridge.get().add_handler(on_exchange);
-        let handler = Box::new(ToLoop { queue, number });
+        let (number, queue) = bridge.get().add_handler(on_exchange, Exchange::to_py);
+        let handler = Handler::new(move |exchange| queue.push_exchange(number, exchange));
         match py.detach(|| server::Server::start(config, handler)) {
             Ok(inner) => Ok(Self { inner, bridge, number }),
             Err(error) => {
@@ -143,7 +105,7 @@ impl Server {
                 target: target.0.clone(),
                 method: method(verb)?,
                 path,
-                headers: convert::from_py(&headers)?,
+                headers: convert::headers_from_py(&headers)?,
                 connect_timeout: seconds("connect_timeout", connect_timeout)?,
                 head_timeout: seconds("head_timeout", head_timeout)?,
             })

@@ -13,8 +13,8 @@ use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
 use crate::bridge::{Bridge, Outcome, to_py};
+use crate::convert::seconds;
 use crate::errors;
-use crate::exchange::seconds;
 
 /// How often a waiting thread looks for signals: Ctrl-C takes no longer.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);

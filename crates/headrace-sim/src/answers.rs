@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use headrace_core::recovery::silence::Cadence;
+use headrace_core::recovery::silence::SilenceProbe as Cadence;
 use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, VarInt, WriteError};
 
 use crate::answer::{Answer, Shape, byte};

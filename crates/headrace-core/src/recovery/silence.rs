@@ -19,13 +19,13 @@ const SHIFT: u32 = 3;
 
 /// The gaps of what one connection receives.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cadence {
+pub struct SilenceProbe {
     last_ns: Option<u64>,
     gap_ns: u64,
     probes: u32,
 }
 
-impl Cadence {
+impl SilenceProbe {
     /// Something came.
     pub fn note_arrival(&mut self, now_ns: u64) {
         if let Some(last) = self.last_ns {
@@ -55,15 +55,15 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn after(gap: u64, count: u64) -> Cadence {
-        let mut cadence = Cadence::default();
-        (0..count).for_each(|number| cadence.note_arrival(number * gap));
-        cadence
+    fn after(gap: u64, count: u64) -> SilenceProbe {
+        let mut probe = SilenceProbe::default();
+        (0..count).for_each(|number| probe.note_arrival(number * gap));
+        probe
     }
 
     #[test]
     fn nothing_is_asked_before_anything_came() {
-        assert_eq!(Cadence::default().due_ns(), None);
+        assert_eq!(SilenceProbe::default().due_ns(), None);
     }
 
     #[test]
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn it_asks_less_and_less_often_and_then_no_more() {
-        let mut cadence = after(20 * MS, 100);
+        let mut probe = after(20 * MS, 100);
         let last = 99 * 20 * MS;
         for waits in [80, 240, 560, 1200, 2480] {
-            assert_eq!(cadence.due_ns(), Some(last + waits * MS));
-            cadence.note_probe();
+            assert_eq!(probe.due_ns(), Some(last + waits * MS));
+            probe.note_probe();
         }
-        assert_eq!(cadence.due_ns(), None);
-        cadence.note_arrival(last + 3000 * MS);
-        assert!(cadence.due_ns().is_some());
+        assert_eq!(probe.due_ns(), None);
+        probe.note_arrival(last + 3000 * MS);
+        assert!(probe.due_ns().is_some());
     }
 }

@@ -11,21 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_core::http3::code;
+use headrace_core::recovery::echo::Settings;
 use headrace_core::{Error, Kind};
-use quinn::{AsyncUdpSocket, ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
+use quinn::{ConnectionError, Endpoint, EndpointConfig, TransportConfig, VarInt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::client::monitor;
-use crate::client::sessions::Origin;
+use crate::client::connection::{Inner, Progress, is_alert, open_control};
+use crate::client::sessions::{Origin, Origins, Target};
 use crate::client::socket::{self, ClientRuntime};
-use crate::client::{self, ClientConfig, Inner, Progress, Target};
 use crate::config::Congestion;
-use crate::downstream::http3::stream_code;
 use crate::quic::congestion;
-use crate::quic::echo;
-use crate::quic::echo::controller::Desk;
+use crate::quic::echo::controller::{self, Desk};
+use crate::quic::stream_code;
 use crate::tls::key_share;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -33,6 +32,22 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// delay one of the two.
 const MEANWHILE_AFTER: Duration = Duration::from_millis(5);
 const CONGESTION: Congestion = Congestion::Bbr;
+
+/// How a client behaves; every value is Python's choice.
+#[derive(Clone)]
+pub struct ClientConfig {
+    pub origins: Arc<Origins>,
+    pub handshake_timeout: Duration,
+    pub idle_timeout: Duration,
+    /// A connection without streams for so long is closed.
+    pub keep_idle: Duration,
+    pub max_head_bytes: usize,
+    /// What a stream may have unread before its server must wait.
+    pub stream_window: u32,
+    pub connection_window: u32,
+    /// `None`: nothing is sent again.
+    pub echo: Option<Settings>,
+}
 
 /// What every attempt needs.
 struct Plan {
@@ -110,10 +125,12 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
         sleep(MEANWHILE_AFTER).await;
         socket::keep_spare(address);
         key_share::prepare();
-        monitor::source_towards(address)
+        socket::source_towards(address)
     });
-    let begin =
-        |quic| Inner::begin(&plan.config, plan.origin.clone(), quic, endpoint.clone(), plan.desk.clone());
+    let begin = |quic| {
+        let (origin, endpoint, desk) = (plan.origin.clone(), endpoint.clone(), plan.desk.clone());
+        Inner::begin(plan.config.max_head_bytes, origin, quic, endpoint, desk)
+    };
     let (quic, accepted) = match connecting.into_0rtt() {
         Ok(early) => early,
         Err(connecting) => {
@@ -135,7 +152,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
         Ok(inner) => {
             if !is_accepted {
                 // The control stream was sent in it, too.
-                *inner.control.lock().await = client::open_control(&quic, &plan.config).await?;
+                *inner.control.lock().await = open_control(&quic, plan.config.max_head_bytes).await?;
             }
             inner
         }
@@ -175,16 +192,8 @@ fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
 }
 
 fn endpoint(address: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Endpoint> {
-    let socket = socket(address, desk)?;
+    let socket = socket::open(address, desk)?;
     Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
-}
-
-/// A socket towards `server`, with an echo when there is a desk. Must run on the client's runtime.
-///
-/// # Errors
-/// What the system says.
-pub fn socket(server: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Arc<dyn AsyncUdpSocket>> {
-    Ok(echo::socket::wrap(socket::take(server)?, desk))
 }
 
 /// How a client's connections behave.
@@ -200,7 +209,7 @@ pub fn transport(config: &ClientConfig) -> TransportConfig {
         .congestion_controller_factory(congestion::factory(CONGESTION))
         .datagram_receive_buffer_size(None);
     if config.echo.is_some() {
-        transport.packet_threshold(echo::controller::PACKET_THRESHOLD);
+        transport.packet_threshold(controller::PACKET_THRESHOLD);
     }
     transport
 }
@@ -212,16 +221,6 @@ pub fn connect_error(name: &str, error: &ConnectionError) -> Error {
         _ => Kind::Connect,
     };
     Error::new(kind, format!("{name}: {error}"))
-}
-
-/// A TLS alert (RFC 9001 §4.8), ours or the server's.
-pub fn is_alert(error: &ConnectionError) -> bool {
-    let code = match error {
-        ConnectionError::TransportError(error) => error.code,
-        ConnectionError::ConnectionClosed(close) => close.error_code,
-        _ => return false,
-    };
-    (0x100..0x200).contains(&u64::from(code))
 }
 
 #[cfg(test)]

@@ -4,113 +4,27 @@
 //! question when a live stream falls silent, so that a NAT which forgot us is found soon (`recovery/silence.rs`); a move
 //! to another socket when the way to the server changed; the end of a connection that is not used.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use headrace_core::http3::control::{Control, Message, Role, stream_type};
 use headrace_core::http3::frame::{self, Frame};
 use headrace_core::http3::{Http3Error, code, qpack, varint};
-use headrace_core::recovery::silence::Cadence;
 use quinn::RecvStream;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use crate::client::Inner;
+use crate::client::activity::{Flow, Streams};
+use crate::client::clock::monotonic_ns;
+use crate::client::connection::{Inner, RESERVED_FRAME};
 use crate::client::network;
-use crate::client::socket::any_port;
-use crate::client::stream::monotonic_ns;
-use crate::downstream::http3::stream_code;
+use crate::quic::stream_code;
 
-/// Of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
-const RESERVED_FRAME: u64 = 0x21;
 /// An empty one.
-const QUESTION: [u8; 2] = [RESERVED_FRAME as u8, 0];
-
-/// What a server may send to an address that has not shown yet that it receives: three times what came from it
-/// (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes. This is for some ten tokens, the round trip's worth.
-const CREDIT_FRAMES: usize = 4;
-const CREDIT_FRAME_BYTES: usize = 1150;
+const PROBE: [u8; 2] = [RESERVED_FRAME as u8, 0];
 
 const SILENCE_CHECK: Duration = Duration::from_millis(250);
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How many streams a connection has, and since when it has none.
-pub struct Streams {
-    count: AtomicUsize,
-    /// In monotonic nanoseconds.
-    unused_since: AtomicU64,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self { count: AtomicUsize::new(0), unused_since: AtomicU64::new(monotonic_ns()) }
-    }
-}
-
-impl Streams {
-    pub fn begin(self: &Arc<Self>) -> Stream {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Stream(self.clone())
-    }
-
-    pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// `None` while there are streams.
-    fn unused(&self) -> Option<Duration> {
-        let since = self.unused_since.load(Ordering::Relaxed);
-        (self.count() == 0).then(|| Duration::from_nanos(monotonic_ns().saturating_sub(since)))
-    }
-}
-
-/// One of them, until it is dropped.
-pub struct Stream(Arc<Streams>);
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.unused_since.store(monotonic_ns(), Ordering::Relaxed);
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What the live streams of a connection receive.
-#[derive(Default)]
-pub struct Flow {
-    cadence: Mutex<Cadence>,
-    /// Answers whose body has begun and not ended.
-    live: AtomicUsize,
-    began: Notify,
-}
-
-/// An answer whose body has begun, until it is dropped.
-pub struct Live(Arc<Flow>);
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.0.live.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Flow {
-    pub fn begin(self: &Arc<Self>) -> Live {
-        if self.live.fetch_add(1, Ordering::Relaxed) == 0 {
-            *self.cadence() = Cadence::default();
-            self.began.notify_one();
-        }
-        Live(self.clone())
-    }
-
-    pub fn note_arrival(&self, at_ns: u64) {
-        self.cadence().note_arrival(at_ns);
-    }
-
-    fn cadence(&self) -> MutexGuard<'_, Cadence> {
-        self.cadence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Begins all of it; ends with the connection.
 pub fn watch_over(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
@@ -119,7 +33,7 @@ pub fn watch_over(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration
     tokio::spawn(async move {
         tokio::select! {
             () = read_control(weak.clone()) => {}
-            () = ask_when_silent(weak.clone(), flow) => {}
+            () = probe_when_silent(weak.clone(), flow) => {}
             () = notice_silence(weak, streams.clone()) => {}
             () = unused(streams, keep_idle) => quic.close(stream_code(code::NO_ERROR), b""),
             _ = quic.closed() => {}
@@ -163,58 +77,27 @@ async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
     }
 }
 
-async fn ask_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
+async fn probe_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
     loop {
         if flow.live.load(Ordering::Relaxed) == 0 {
             flow.began.notified().await;
             continue;
         }
-        let due = flow.cadence().due_ns();
+        let due = flow.probe().due_ns();
         let wait = due.map(|due| due.saturating_sub(monotonic_ns()));
         match wait {
             Some(0) => {
                 let Some(inner) = inner.upgrade() else { return };
-                flow.cadence().note_probe();
+                flow.probe().note_probe();
                 let mut control = inner.control.lock().await;
                 // Never given up half-way: what follows would be read as the rest of this frame.
-                let _ = control.write_all(&QUESTION).await;
+                let _ = control.write_all(&PROBE).await;
             }
             Some(nanoseconds) => sleep(Duration::from_nanos(nanoseconds)).await,
             // Nothing came yet, or it was asked often enough.
             None => sleep(Duration::from_millis(50)).await,
         }
     }
-}
-
-/// After a move: gives the server something to answer, so that tokens need not wait until the new path is
-/// validated.
-pub async fn earn_credit(inner: Arc<Inner>) {
-    if inner.flow.live.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let mut frames = Vec::with_capacity(CREDIT_FRAMES * (CREDIT_FRAME_BYTES + 3));
-    for _ in 0..CREDIT_FRAMES {
-        frame::put_header(&mut frames, RESERVED_FRAME, CREDIT_FRAME_BYTES);
-        frames.resize(frames.len() + CREDIT_FRAME_BYTES, 0);
-    }
-    let mut control = inner.control.lock().await;
-    let _ = control.write_all(&frames).await;
-}
-
-/// Moves the connection when the system would now reach the server from another address.
-pub fn follow_route(inner: &Arc<Inner>) {
-    let now = source_towards(inner.quic.remote_address());
-    // Without any way there is nowhere to move to; the next change may bring one.
-    if now.is_some() && now != *inner.source() {
-        let _ = inner.migrate();
-    }
-}
-
-/// The address of ours from which the system would reach the server.
-pub fn source_towards(server: SocketAddr) -> Option<IpAddr> {
-    let socket = UdpSocket::bind(any_port(server)).ok()?;
-    socket.connect(server).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }
 
 async fn read_control(inner: Weak<Inner>) {

@@ -12,9 +12,8 @@ use headrace_core::http3::code;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-use crate::client::Inner;
-use crate::client::monitor;
-use crate::downstream::http3::stream_code;
+use crate::client::connection::Inner;
+use crate::quic::stream_code;
 
 /// A change of network is a burst of changes: between two looks there is time for what follows.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -59,7 +58,7 @@ async fn run(socket: AsyncFd<OwnedFd>) {
         ready.clear_ready();
         let connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for connection in connections.iter().filter_map(Weak::upgrade) {
-            monitor::follow_route(&connection);
+            connection.follow_route();
         }
         sleep(PAUSE).await;
     }

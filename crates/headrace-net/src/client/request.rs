@@ -3,21 +3,28 @@
 //! In: a connection, a head, the pieces of a body. Out: into the shared state of `client/stream.rs`: stream id,
 //! head, chunks, trailers, and how it ended. What is dropped half-way is reset, or stopped.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use headrace_core::fields::{self, BodyLength};
 use headrace_core::http3::message::{self, RequestHead};
-use headrace_core::http3::{Http3Error, code, frame};
+use headrace_core::http3::{code, frame};
 use headrace_core::{Error, Kind};
 use http::{Method, StatusCode};
 use quinn::{SendStream, VarInt, WriteError};
 use tokio::sync::mpsc;
 
-use crate::client::stream::{Chunk, Shared, monotonic_ns};
-use crate::client::{self, ClientConnection, Inner};
-use crate::downstream::http3::{MessageReader, Part, ReadFailure, stream_code};
+use crate::client::clock::monotonic_ns;
+use crate::client::connection::{self, Handle, Inner};
+use crate::client::stream::{Answer, Chunk, Options, RequestBody, ResponseStream};
+use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
+use crate::quic::stream_code;
+
+/// Pieces of a request's body that wait for their turn.
+const BODY_PIECES: usize = 2;
 
 /// A request's body, as its task has it.
-pub enum Pieces {
+enum Pieces {
     Whole(Bytes),
     Coming(mpsc::Receiver<Bytes>),
 }
@@ -43,35 +50,67 @@ impl Drop for AnswerGuard {
     }
 }
 
+/// Sends the request from a task of the client's runtime.
+pub fn start(
+    runtime: &tokio::runtime::Handle,
+    connection: Arc<Handle>,
+    head: RequestHead,
+    body: RequestBody,
+    options: Options,
+) -> ResponseStream {
+    let counted = connection.begin_stream();
+    let answer = Arc::new(Answer::new(options.is_recorded));
+    let (pieces, sender) = match body {
+        RequestBody::Whole(bytes) => (Pieces::Whole(bytes), None),
+        RequestBody::Pieces => {
+            let (sender, receiver) = mpsc::channel(BODY_PIECES);
+            (Pieces::Coming(receiver), Some(sender))
+        }
+    };
+    let stream = ResponseStream::new(answer.clone(), runtime, sender);
+    runtime.spawn(async move {
+        let _counted = counted;
+        let result = tokio::select! {
+            biased;
+            // Dropping the run resets what was not sent, and stops what was not read.
+            () = answer.stopped() => Err(Kind::Stopped.into()),
+            error = answer.abandoned(options.abandon_after) => Err(error),
+            result = run(&connection, &answer, &head, pieces, options.may_be_early) => result,
+        };
+        answer.set_end(result);
+    });
+    stream
+}
+
 /// `may_be_early`: a whole body may be sent before the handshake is complete. What the server does not take of it
 /// then is sent again after the handshake.
 ///
 /// # Errors
 /// How the answer ended, when that was not FIN after a whole one.
-pub async fn run(
-    client: &ClientConnection,
-    shared: &Shared,
+async fn run(
+    handle: &Handle,
+    answer: &Answer,
     head: &RequestHead,
     body: Pieces,
     may_be_early: bool,
 ) -> Result<(), Error> {
     if let Pieces::Whole(bytes) = &body
         && may_be_early
-        && let Some(early) = client.early().await
+        && let Some(early) = handle.early().await
     {
-        match exchange(client, &early, shared, head, Pieces::Whole(bytes.clone())).await {
+        match exchange(handle, &early, answer, head, Pieces::Whole(bytes.clone())).await {
             // Rejected, or that way to the server is none.
-            Err(error) if error.kind == Kind::ConnectionLost && shared.begin_again() => {}
+            Err(error) if error.kind == Kind::ConnectionLost && answer.begin_again() => {}
             result => return result,
         }
     }
-    exchange(client, &*client.reached().await?, shared, head, body).await
+    exchange(handle, &*handle.reached().await?, answer, head, body).await
 }
 
 async fn exchange(
-    client: &ClientConnection,
+    handle: &Handle,
     connection: &Inner,
-    shared: &Shared,
+    answer: &Answer,
     head: &RequestHead,
     body: Pieces,
 ) -> Result<(), Error> {
@@ -81,11 +120,11 @@ async fn exchange(
         let detail = format!("its header fields have {size} bytes, the server takes {limit}");
         return Err(Error::new(Kind::BadRequest, detail));
     }
-    let (send, recv) = client.open_stream(connection).await?;
+    let (send, recv) = handle.open_stream(connection).await?;
     let id = VarInt::from(send.id()).into_inner();
-    shared.update(|state| (state.stream, state.is_early_data) = (Some(id), recv.is_0rtt()));
-    let mut answer = AnswerGuard(MessageReader::new(recv, connection.max_head_bytes));
-    let reading = read_answer(connection, shared, &mut answer.0, head);
+    answer.update(|state| (state.stream, state.is_early_data) = (Some(id), recv.is_0rtt()));
+    let mut reader = AnswerGuard(MessageReader::new(recv, connection.max_head_bytes));
+    let reading = read_answer(connection, answer, &mut reader.0, head);
     tokio::pin!(reading);
     let result = tokio::select! {
         biased;
@@ -108,7 +147,7 @@ async fn send_request(send: SendStream, head: &RequestHead, body: Pieces) -> Res
             guard.0 = None;
             Ok(())
         }
-        Err(WriteError::ConnectionLost(error)) => Err(client::lost(&error)),
+        Err(WriteError::ConnectionLost(error)) => Err(connection::lost(&error)),
         // The server wants no more of the request; its answer says why.
         Err(_) => std::future::pending().await,
     }
@@ -143,7 +182,7 @@ fn put_data(chunks: &mut Vec<Bytes>, bytes: Bytes) {
 
 async fn read_answer(
     connection: &Inner,
-    shared: &Shared,
+    answer: &Answer,
     reader: &mut MessageReader,
     request: &RequestHead,
 ) -> Result<(), Error> {
@@ -165,12 +204,12 @@ async fn read_answer(
                     && head.status != StatusCode::NO_CONTENT
                     && head.status != StatusCode::NOT_MODIFIED;
                 length = Some(BodyLength::new(declared.filter(|_| has_body)));
-                shared.update(|state| (state.head, state.head_at_ns) = (Some(head), monotonic_ns()));
+                answer.update(|state| (state.head, state.head_at_ns) = (Some(head), monotonic_ns()));
             }
             Part::Fields(section) => {
                 let trailers = message::decode_trailers(&section, connection.max_head_bytes)
                     .map_err(|error| head_error(connection, error))?;
-                shared.update(|state| state.trailers = Some(trailers));
+                answer.update(|state| state.trailers = Some(trailers));
             }
             Part::Data { bytes, is_first } => {
                 if !length.as_mut().is_some_and(|length| length.handle_data(bytes.len())) {
@@ -179,7 +218,7 @@ async fn read_answer(
                 let at_ns = monotonic_ns();
                 live.get_or_insert_with(|| connection.flow.begin());
                 connection.flow.note_arrival(at_ns);
-                shared.push(Chunk { at_ns, bytes, is_first }).await;
+                answer.push(Chunk { at_ns, bytes, is_first }).await;
             }
             Part::End => {
                 return match length {
@@ -202,7 +241,7 @@ fn head_error(connection: &Inner, error: message::HeadError) -> Error {
 fn translate(connection: &Inner, failure: ReadFailure) -> Error {
     match failure {
         ReadFailure::Http3(error) => {
-            breach(connection, error);
+            breach(&connection.quic, error);
             Error::new(Kind::Protocol, error.to_string())
         }
         ReadFailure::HeadTooLarge => Error::new(Kind::Protocol, "the answer's head is too large"),
@@ -211,13 +250,7 @@ fn translate(connection: &Inner, failure: ReadFailure) -> Error {
         ReadFailure::Reset(reset) => {
             Error::new(Kind::StreamReset, format!("{} ({reset:#x})", code::name(reset)))
         }
-        ReadFailure::Lost(error) => client::lost(&error),
+        ReadFailure::Lost(error) => connection::lost(&error),
         ReadFailure::Rejected => Kind::ConnectionLost.into(),
-    }
-}
-
-fn breach(connection: &Inner, error: Http3Error) {
-    if error.scope == code::Scope::Connection {
-        connection.quic.close(stream_code(error.code), error.reason.as_bytes());
     }
 }

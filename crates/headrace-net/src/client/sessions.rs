@@ -12,12 +12,18 @@ use headrace_core::{Error, Kind};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::client::Resumption;
 
-use crate::client::Target;
-
 /// Servers that are remembered; beyond this any of them is forgotten.
 const MAX_ORIGINS: usize = 1000;
 /// Of one server: rustls keeps up to eight tickets for each session.
 const SESSIONS: usize = 1;
+
+/// Where to: an alternative service's host and port may differ from the name that its certificate must have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    pub host: String,
+    pub port: u16,
+    pub name: String,
+}
 
 /// What is remembered of one server.
 pub struct Origin {
@@ -37,10 +43,10 @@ impl Origin {
     }
 }
 
-/// By host, port and name.
+/// All servers that are remembered.
 pub struct Origins {
     template: rustls::ClientConfig,
-    known: Mutex<HashMap<(String, u16, String), Arc<Origin>>>,
+    known: Mutex<HashMap<Target, Arc<Origin>>>,
 }
 
 impl Origins {
@@ -53,8 +59,7 @@ impl Origins {
     /// [`Kind::Config`] when the configuration does not suit QUIC.
     pub fn find(&self, target: &Target) -> Result<Arc<Origin>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (target.host.clone(), target.port, target.name.clone());
-        if let Some(origin) = known.get(&key) {
+        if let Some(origin) = known.get(target) {
             return Ok(origin.clone());
         }
         let mut tls = self.template.clone();
@@ -69,7 +74,7 @@ impl Origins {
             let forgotten = known.keys().next().cloned();
             forgotten.map(|key| known.remove(&key));
         }
-        known.insert(key, origin.clone());
+        known.insert(target.clone(), origin.clone());
         Ok(origin)
     }
 }

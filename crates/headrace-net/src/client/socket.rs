@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -22,6 +22,8 @@ use std::time::Instant;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 
+use crate::quic::echo;
+use crate::quic::echo::controller::Desk;
 use crate::quic::udp::{RoomPoller, Udp};
 
 /// Reads that are made at once.
@@ -38,11 +40,26 @@ thread_local! {
     static SPARES: RefCell<[Option<Arc<dyn AsyncUdpSocket>>; 2]> = RefCell::default();
 }
 
+/// A socket towards `server`, with an echo when there is a desk. Must run on the client's runtime.
+///
+/// # Errors
+/// What the system says.
+pub fn open(server: SocketAddr, desk: Option<&Arc<Desk>>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    Ok(echo::socket::wrap(take(server)?, desk))
+}
+
+/// The address of ours from which the system would reach the server.
+pub fn source_towards(server: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(any_port(server)).ok()?;
+    socket.connect(server).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
 /// A socket towards `server`. Must run on the client's runtime.
 ///
 /// # Errors
 /// What the system says.
-pub fn take(server: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+fn take(server: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     let spare = SPARES.with_borrow_mut(|spares| spares[usize::from(server.is_ipv6())].take());
     spare.map_or_else(|| make(server), Ok)
 }
@@ -63,7 +80,7 @@ fn make(server: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
 }
 
 /// Where a socket towards `server` is bound: any address of ours, any port.
-pub fn any_port(server: SocketAddr) -> SocketAddr {
+fn any_port(server: SocketAddr) -> SocketAddr {
     match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

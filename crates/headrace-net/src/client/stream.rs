@@ -13,15 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_core::http3::message::{RequestHead, ResponseHead};
+use headrace_core::http3::message::ResponseHead;
 use headrace_core::{Error, Kind};
 use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::ClientConnection;
-use crate::client::monitor::Stream;
-use crate::client::request::{self, Pieces};
 use crate::reply::Reply;
 
 /// Chunks that wait for their reader; beyond this the stream is not read.
@@ -30,8 +27,6 @@ const MAX_CHUNK_BYTES: usize = 256 * 1024;
 /// DATA frames of which a stream keeps a note; a recorded stream keeps more, for it keeps nothing else.
 const MAX_ARRIVALS: usize = 64 * 1024;
 const MAX_RECORDS: usize = 1_000_000;
-/// Pieces of a request's body that wait for their turn.
-const BODY_PIECES: usize = 2;
 
 /// What is done with an answer.
 #[derive(Clone, Copy, Default)]
@@ -121,16 +116,16 @@ impl State {
     }
 }
 
-/// Between the stream's task and its reader.
+/// An answer, between the stream's task and its reader.
 #[derive(Default)]
-pub struct Shared {
+pub struct Answer {
     state: Mutex<State>,
     /// The reader made room, or has gone.
     taken: Notify,
     stopped: Notify,
 }
 
-impl Shared {
+impl Answer {
     /// Changes what is known, and wakes whoever waited for it.
     pub fn update(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
@@ -168,7 +163,7 @@ impl Shared {
     }
 
     /// Resolves once nobody has waited for, or taken from, the answer for so long.
-    async fn abandoned(&self, after: Option<Duration>) -> Error {
+    pub async fn abandoned(&self, after: Option<Duration>) -> Error {
         let Some(after) = after else { return std::future::pending().await };
         loop {
             let idle = {
@@ -185,7 +180,24 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl Answer {
+    /// `is_recorded`: as in [`Options`].
+    pub fn new(is_recorded: bool) -> Self {
+        let answer = Self::default();
+        answer.lock().is_recorded = is_recorded;
+        answer
+    }
+
+    /// Resolves when the reader wants no more.
+    pub async fn stopped(&self) {
+        self.stopped.notified().await;
+    }
+
+    /// The stream has ended so.
+    pub fn set_end(&self, end: Result<(), Error>) {
+        self.update(|state| state.end = Some(end));
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,15 +205,20 @@ impl Shared {
 
 /// The reader's end of an answer.
 pub struct ResponseStream {
-    shared: Arc<Shared>,
+    answer: Arc<Answer>,
     runtime: Handle,
     body: Mutex<Option<mpsc::Sender<Bytes>>>,
 }
 
 impl ResponseStream {
+    /// `body`: takes the pieces of the request's body, where it comes by [`ResponseStream::send`].
+    pub fn new(answer: Arc<Answer>, runtime: &Handle, body: Option<mpsc::Sender<Bytes>>) -> Self {
+        Self { answer, runtime: runtime.clone(), body: Mutex::new(body) }
+    }
+
     /// Answers when the stream has its credit (MAX_STREAMS) and is open, or has ended.
     pub fn wait_stream(&self, reply: Reply<()>) {
-        let mut state = self.shared.lock();
+        let mut state = self.answer.lock();
         state.waiting_for_stream.push(reply);
         state.wake_if_news();
     }
@@ -230,61 +247,61 @@ impl ResponseStream {
 
     /// Answers when the head is there, or the stream has ended without one.
     pub fn wait_head(&self, reply: Reply<()>) {
-        let mut state = self.shared.lock();
+        let mut state = self.answer.lock();
         state.waiting_for_head.push(reply);
         state.wake_if_news();
     }
 
     /// Answers when there are chunks to take, or the stream has ended.
     pub fn wait_more(&self, reply: Reply<()>) {
-        let mut state = self.shared.lock();
+        let mut state = self.answer.lock();
         state.waiting_for_more.push(reply);
         state.wake_if_news();
     }
 
     /// The head and when it was read, once it is there.
     pub fn head(&self) -> Option<(ResponseHead, u64)> {
-        let state = self.shared.lock();
+        let state = self.answer.lock();
         state.head.clone().map(|head| (head, state.head_at_ns))
     }
 
     /// All chunks that are there.
     pub fn take(&self) -> Vec<Chunk> {
-        let mut state = self.shared.lock();
+        let mut state = self.answer.lock();
         state.bytes = 0;
         state.read_at = Some(Instant::now());
         let chunks = state.chunks.drain(..).collect();
         drop(state);
-        self.shared.taken.notify_one();
+        self.answer.taken.notify_one();
         chunks
     }
 
     /// How the stream ended; `None` while it runs, or while there are chunks to take.
     pub fn end(&self) -> Option<Result<(), Error>> {
-        let state = self.shared.lock();
+        let state = self.answer.lock();
         state.end.clone().filter(|_| state.chunks.is_empty())
     }
 
     /// `(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first.
     pub fn arrivals(&self) -> Vec<(u64, u32)> {
-        self.shared.lock().arrivals.clone()
+        self.answer.lock().arrivals.clone()
     }
 
     pub fn trailers(&self) -> Option<HeaderMap> {
-        self.shared.lock().trailers.clone()
+        self.answer.lock().trailers.clone()
     }
 
     pub fn is_early_data(&self) -> bool {
-        self.shared.lock().is_early_data
+        self.answer.lock().is_early_data
     }
 
     pub fn stream_id(&self) -> Option<u64> {
-        self.shared.lock().stream
+        self.answer.lock().stream
     }
 
     /// Asks the server to stop; what came so far can still be taken.
     pub fn stop(&self) {
-        self.shared.stopped.notify_one();
+        self.answer.stopped.notify_one();
     }
 }
 
@@ -292,48 +309,4 @@ impl Drop for ResponseStream {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// Sends the request from a task of the client's runtime.
-pub fn start(
-    runtime: &Handle,
-    connection: ClientConnection,
-    counted: Stream,
-    head: RequestHead,
-    body: RequestBody,
-    options: Options,
-) -> ResponseStream {
-    let shared = Arc::new(Shared::default());
-    shared.lock().is_recorded = options.is_recorded;
-    let (pieces, sender) = match body {
-        RequestBody::Whole(bytes) => (Pieces::Whole(bytes), None),
-        RequestBody::Pieces => {
-            let (sender, receiver) = mpsc::channel(BODY_PIECES);
-            (Pieces::Coming(receiver), Some(sender))
-        }
-    };
-    let stream =
-        ResponseStream { shared: shared.clone(), runtime: runtime.clone(), body: Mutex::new(sender) };
-    runtime.spawn(async move {
-        let _counted = counted;
-        let stopped = shared.stopped.notified();
-        tokio::pin!(stopped);
-        let result = tokio::select! {
-            biased;
-            // Dropping the run resets what was not sent, and stops what was not read.
-            () = &mut stopped => Err(Kind::Stopped.into()),
-            error = shared.abandoned(options.abandon_after) => Err(error),
-            result = request::run(&connection, &shared, &head, pieces, options.may_be_early) => result,
-        };
-        shared.update(|state| state.end = Some(result));
-    });
-    stream
-}
-
-/// The clock that Python's `time.monotonic_ns()` reads.
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for the call, which only writes to it.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

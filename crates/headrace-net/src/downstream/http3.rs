@@ -1,6 +1,6 @@
-//! One request stream of HTTP/3: its messages read, its answer written.
+//! One answer over HTTP/3.
 //!
-//! In: a QUIC stream's two halves. Out: heads, bodies, trailers; and DATA frames, one per unit queued. A
+//! In: a head, units of a body, trailers, an end. Out: frames on a QUIC stream, one DATA frame per unit. A
 //! sender that is dropped before it finished resets the stream: quinn alone would send FIN, and a cut answer
 //! would look complete.
 
@@ -14,176 +14,17 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_core::events::Unit;
-use headrace_core::http3::frame::{self, Frame, FrameError};
-use headrace_core::http3::{Http3Error, code, message, priority, varint};
+use headrace_core::http3::{code, frame, message, priority, varint};
 use http::{HeaderMap, StatusCode};
-use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use quinn::{SendStream, StoppedError, VarInt, WriteError};
 
-use crate::downstream::Gone;
+use crate::gone::Gone;
 use crate::quic::echo::counts::Tally;
-use crate::relay::report::Transport;
+use crate::quic::stats::Transport;
+use crate::quic::{gone, settle_time, stream_code};
 
-/// Most bytes taken from a stream at once.
-const READ_BYTES: usize = 64 * 1024;
 /// A payload of at least this size is sent as it is, not copied behind its frame header.
 const COPY_BELOW: usize = 4 * 1024;
-
-pub fn stream_code(code: u64) -> VarInt {
-    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
-}
-
-/// How long the other side needs to see what was sent, with one retransmission.
-pub fn settle_time(connection: &quinn::Connection) -> Duration {
-    (connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
-}
-
-/// Whose doing the end of a connection was.
-pub fn gone(error: &ConnectionError) -> Gone {
-    match error {
-        // The other application closed on purpose; nobody comes back for this answer.
-        ConnectionError::ApplicationClosed(_) => Gone::Stopped,
-        _ => Gone::Lost,
-    }
-}
-
-/// Why a message cannot be read on.
-#[derive(Clone, Debug)]
-pub enum ReadFailure {
-    /// The peer broke the protocol.
-    Http3(Http3Error),
-    /// A HEADERS frame longer than allowed.
-    HeadTooLarge,
-    /// The peer reset the stream.
-    Reset(u64),
-    Lost(ConnectionError),
-    /// A 0-RTT stream that the server did not accept.
-    Rejected,
-}
-
-impl From<FrameError> for ReadFailure {
-    fn from(error: FrameError) -> Self {
-        match error {
-            FrameError::Http3(error) => ReadFailure::Http3(error),
-            FrameError::HeadTooLarge => ReadFailure::HeadTooLarge,
-        }
-    }
-}
-
-/// One part of a message.
-#[derive(Debug)]
-pub enum Part {
-    /// An encoded field section: a head, or trailers after a body.
-    Fields(Bytes),
-    /// `is_first`: the first bytes of their DATA frame.
-    Data { bytes: Bytes, is_first: bool },
-    /// FIN, between two frames.
-    End,
-}
-
-/// Reads the frames of a stream, in the order RFC 9114 §4.1 allows.
-pub struct MessageReader {
-    recv: RecvStream,
-    decoder: frame::Decoder,
-    input: Bytes,
-    has_head: bool,
-    has_trailers: bool,
-    is_ended: bool,
-}
-
-impl MessageReader {
-    pub fn new(recv: RecvStream, max_head_bytes: usize) -> Self {
-        Self {
-            recv,
-            decoder: frame::Decoder::new(frame::On::Request, max_head_bytes),
-            input: Bytes::new(),
-            has_head: false,
-            has_trailers: false,
-            is_ended: false,
-        }
-    }
-
-    /// The next field section is a head again, after an interim answer.
-    pub fn expect_head(&mut self) {
-        self.has_head = false;
-    }
-
-    /// The next part. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the peer broke the protocol, reset the stream, or is gone.
-    pub async fn next(&mut self) -> Result<Part, ReadFailure> {
-        loop {
-            if let Some(frame) = self.decoder.poll(&mut self.input)? {
-                return self.order(frame);
-            }
-            match self.recv.read_chunk(READ_BYTES, true).await {
-                Ok(Some(chunk)) => self.input = chunk.bytes,
-                Ok(None) if self.decoder.is_between_frames() => {
-                    self.is_ended = true;
-                    return Ok(Part::End);
-                }
-                Ok(None) => {
-                    let cut = Http3Error::connection(code::FRAME_ERROR, "the stream ended inside a frame");
-                    return Err(ReadFailure::Http3(cut));
-                }
-                Err(ReadError::Reset(code)) => return Err(ReadFailure::Reset(code.into_inner())),
-                Err(ReadError::ConnectionLost(error)) => return Err(ReadFailure::Lost(error)),
-                Err(ReadError::ZeroRttRejected) => return Err(ReadFailure::Rejected),
-                Err(ReadError::ClosedStream | ReadError::IllegalOrderedRead) => {
-                    return Err(ReadFailure::Reset(code::INTERNAL_ERROR));
-                }
-            }
-        }
-    }
-
-    /// Resolves when the peer resets the stream before its end; never, once the end is known.
-    pub async fn reset(&mut self) -> ReadFailure {
-        if !self.is_ended {
-            match self.recv.received_reset().await {
-                Ok(Some(code)) => return ReadFailure::Reset(code.into_inner()),
-                Err(quinn::ResetError::ConnectionLost(error)) => return ReadFailure::Lost(error),
-                Ok(None) | Err(quinn::ResetError::ZeroRttRejected) => {}
-            }
-        }
-        std::future::pending().await
-    }
-
-    /// Asks the peer to send no more; does nothing once everything has come.
-    pub fn stop(&mut self, code: u64) {
-        if !self.is_ended {
-            let _ = self.recv.stop(stream_code(code));
-        }
-    }
-
-    pub fn is_early_data(&self) -> bool {
-        self.recv.is_0rtt()
-    }
-
-    fn order(&mut self, frame: Frame) -> Result<Part, ReadFailure> {
-        let unexpected =
-            |reason| Err(ReadFailure::Http3(Http3Error::connection(code::FRAME_UNEXPECTED, reason)));
-        match frame {
-            Frame::Headers(_) if self.has_trailers => unexpected("HEADERS after the trailers"),
-            Frame::Headers(section) => {
-                self.has_trailers = self.has_head;
-                self.has_head = true;
-                Ok(Part::Fields(section))
-            }
-            Frame::Data { .. } if !self.has_head => unexpected("DATA before HEADERS"),
-            Frame::Data { .. } if self.has_trailers => unexpected("DATA after the trailers"),
-            Frame::Data { bytes, is_first } => Ok(Part::Data { bytes, is_first }),
-            Frame::Control { .. } => unexpected("a control frame on a request stream"),
-        }
-    }
-}
-
-impl Drop for MessageReader {
-    /// Whatever is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with
-    /// H3_NO_ERROR).
-    fn drop(&mut self) {
-        self.stop(code::NO_ERROR);
-    }
-}
 
 type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 
@@ -330,14 +171,7 @@ impl Sender {
     }
 
     pub fn transport(&self) -> Transport {
-        let path = self.connection.stats().path;
-        Transport {
-            round_trip: path.rtt,
-            congestion_window: path.cwnd,
-            sent_packets: path.sent_packets,
-            lost_packets: path.lost_packets,
-            echo: self.tally.look(&self.connection),
-        }
+        Transport::of(&self.connection, &self.tally)
     }
 
     fn queue_frame(&mut self, bytes: Bytes) {

@@ -11,54 +11,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_core::events::Unit;
-use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 
-use crate::relay::report::Transport;
-use crate::replay::record;
-
-/// What the client speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Http1,
-    Http2,
-    Http3,
-}
-
-impl Protocol {
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Http1 => "HTTP/1.1",
-            Protocol::Http2 => "HTTP/2",
-            Protocol::Http3 => "HTTP/3",
-        }
-    }
-}
-
-/// Why nobody reads any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
-    /// The client ended the stream, or the connection, on purpose.
-    Stopped,
-    /// The connection died, or its protocol cannot say which of the two it was.
-    Lost,
-}
-
-impl From<Gone> for Error {
-    fn from(gone: Gone) -> Self {
-        match gone {
-            Gone::Stopped => Kind::Stopped.into(),
-            Gone::Lost => Kind::Lost.into(),
-        }
-    }
-}
+use crate::gone::Gone;
+use crate::quic::stats::Transport;
+use crate::replay::Writer;
 
 /// One answer being written.
 pub enum Downstream {
     Http3(http3::Sender),
     Tcp(tcp::Sender),
     /// No client: a record, from which clients are told.
-    Record(record::Sink),
+    Record(Writer),
 }
 
 macro_rules! each {
@@ -83,6 +47,14 @@ impl Downstream {
 
     pub fn queue_trailers(&mut self, headers: &HeaderMap) {
         each!(self, sender => sender.queue_trailers(headers));
+    }
+
+    /// Nothing more will be queued: [`Downstream::finish`] follows once this is flushed. hyper pulls the last frames
+    /// only when it is told that they are the last.
+    pub fn queue_end(&mut self) {
+        if let Downstream::Tcp(sender) = self {
+            sender.finish();
+        }
     }
 
     /// Bytes that the transport has no room for yet.

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
 use tokio::sync::oneshot;
 
-use crate::downstream::Gone;
+use crate::gone::Gone;
 
 /// Between a last error event and the connection's end: hyper needs a turn to write the event.
 const SETTLE: Duration = Duration::from_millis(50);

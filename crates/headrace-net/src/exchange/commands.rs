@@ -6,8 +6,8 @@
 use headrace_core::{Error, Kind};
 use tokio::sync::mpsc;
 
-use crate::downstream::Gone;
 use crate::exchange::Command;
+use crate::gone::Gone;
 use crate::reply::Reply;
 
 /// Commands of one exchange that may wait; a handler awaits each before the next, so two are many.

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_core::events::Unit;
-use headrace_core::relay::Cause;
+use headrace_core::memory::KeptBody;
+use headrace_core::relay::{Cause, ends};
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::mpsc;
 
-use crate::downstream::{Downstream, Gone};
+use crate::downstream::Downstream;
 use crate::exchange::commands::{self, Inbox};
-use crate::exchange::request_body::{KeptBody, RequestBody};
+use crate::exchange::request_body::RequestBody;
 use crate::exchange::{Command, Exchange, Phase, Progress, Request};
+use crate::gone::Gone;
 use crate::relay::report::{End, RelayReport};
-use crate::relay::{self, RelayRequest};
-use crate::replay::reader;
-use crate::replay::record::Seat;
-use crate::server::drain;
-use crate::server::{self, Active, Worker};
+use crate::relay::{self, ClientSide, RelayRequest, playback};
+use crate::replay::Reader;
+use crate::worker::{self, Active, Worker};
 
 /// How long an answer may wait for the client's last acknowledgement before its slot is given back.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -85,7 +85,7 @@ impl Driver {
     /// Runs until the answer is finished or reset, or the handler's end is dropped. Says whether, and how,
     /// the client was gone before that.
     pub async fn run(mut self) -> Option<Gone> {
-        let expired = drain::expired(self.worker.shared.phase.clone());
+        let expired = self.worker.reached(worker::Phase::Expired);
         let mut has_time = true;
         tokio::pin!(expired);
         while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
@@ -142,8 +142,8 @@ impl Driver {
                 let result = self.relay(*request).await;
                 reply.send(result);
             }
-            Command::Follow { seat, reply } => {
-                let result = self.follow(seat).await;
+            Command::Follow { reader, reply } => {
+                let result = self.follow(reader).await;
                 reply.send(result);
             }
             Command::Gone(reply) => match self.gone {
@@ -166,7 +166,7 @@ impl Driver {
             body = read => body.unwrap_or_else(|_| Err(Kind::RequestTimeout.into()))?,
             gone = self.down.gone() => return Err(self.set_gone(gone)),
             () = self.inbox.abandoned() => return Err(self.abandon()),
-            () = drain::expired(self.worker.shared.phase.clone()) => {
+            () = self.worker.reached(worker::Phase::Expired) => {
                 self.is_cut = true;
                 return Err(Kind::GatewayDraining.into());
             }
@@ -201,10 +201,7 @@ impl Driver {
         if let Some(trailers) = trailers.filter(|_| !self.is_head_request) {
             self.down.queue_trailers(&trailers);
         }
-        // hyper pulls the last frames only when it is told that they are the last.
-        if matches!(self.down, Downstream::Tcp(_)) {
-            self.down.finish();
-        }
+        self.down.queue_end();
         self.flush(0).await?;
         self.down.finish();
         self.progress.set_phase(Phase::Finished);
@@ -234,26 +231,26 @@ impl Driver {
             self.read_body().await?;
         }
         self.progress.set_phase(Phase::Relaying);
-        let report = relay::run(self.sides(), request).await;
-        Ok(Box::new(self.settle(report)))
+        let report = relay::run(self.client_side(), request).await;
+        Ok(Box::new(self.handle_report(report)))
     }
 
-    async fn follow(&mut self, mut seat: Seat) -> Result<Box<RelayReport>, Error> {
+    async fn follow(&mut self, mut reader: Reader) -> Result<Box<RelayReport>, Error> {
         self.expect(Phase::Open)?;
         if let Some(gone) = self.gone {
-            seat.how = gone;
+            reader.how = gone;
             self.reset(Error::from(gone).kind.h3_code());
             return Ok(Box::new(RelayReport::gone(gone)));
         }
         self.progress.set_phase(Phase::Relaying);
-        let report = reader::run(self.sides(), seat).await;
-        Ok(Box::new(self.settle(report)))
+        let report = playback::run(self.client_side(), reader).await;
+        Ok(Box::new(self.handle_report(report)))
     }
 
-    fn sides(&mut self) -> relay::Sides<'_> {
-        relay::Sides {
+    fn client_side(&mut self) -> ClientSide<'_> {
+        ClientSide {
             down: &mut self.down,
-            inbox: &mut self.inbox,
+            abandoned: Box::pin(self.inbox.abandoned()),
             worker: &self.worker,
             progress: &self.progress,
             kept_body: &mut self.kept_body,
@@ -261,17 +258,13 @@ impl Driver {
         }
     }
 
-    fn settle(&mut self, mut report: RelayReport) -> RelayReport {
+    /// Notes how a relay ended.
+    fn handle_report(&mut self, mut report: RelayReport) -> RelayReport {
         report.transport = self.down.transport();
-        match report.cause {
-            Cause::Stopped => self.set_gone(Gone::Stopped),
-            Cause::Lost => self.set_gone(Gone::Lost),
-            Cause::Cut => {
-                self.is_cut = true;
-                Kind::GatewayDraining.into()
-            }
-            _ => Kind::Closed.into(),
-        };
+        if let Some(gone) = report.cause.gone() {
+            self.set_gone(gone);
+        }
+        self.is_cut |= report.cause == Cause::Cut;
         self.progress.set_phase(match report.end {
             End::Finished => Phase::Finished,
             End::Reset => Phase::Reset,
@@ -327,8 +320,8 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let is_complete = self.progress.phase() == Phase::Finished && !self.is_cut;
-        let is_over = self.worker.phase() >= server::Phase::Expired;
-        if is_over && !is_complete && self.gone != Some(Gone::Stopped) {
+        let is_time_over = self.worker.phase() >= worker::Phase::Expired;
+        if ends::is_cut_short(is_time_over, is_complete, self.gone) {
             self.worker.shared.counters.cut.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -19,13 +19,13 @@ use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use crate::downstream::{Gone, Protocol};
+use crate::gone::{Gone, Protocol};
 use crate::relay::RelayRequest;
 pub use crate::relay::progress::{Phase, Progress};
 use crate::relay::report::RelayReport;
-use crate::replay::record::{self, Recording, Seat};
+use crate::replay::Reader;
 use crate::reply::Reply;
-use crate::server::Worker;
+use crate::worker::Worker;
 
 /// What the client asked, but for the body.
 #[derive(Clone, Debug)]
@@ -84,8 +84,8 @@ pub enum Command {
         reply: Reply<Box<RelayReport>>,
     },
     Follow {
-        /// Taken when the command is given: a generation whose only client is gone by then must end.
-        seat: Seat,
+        /// Made when the command is given: a generation whose only client is gone by then must end.
+        reader: Reader,
         reply: Reply<Box<RelayReport>>,
     },
     /// Answers when the client is gone.
@@ -118,13 +118,9 @@ impl Exchange {
         Self { id, request, progress, ready_body, commands, worker, runtime }
     }
 
-    /// Begins to relay into a record, for this exchange and others to follow, on the thread that serves this one.
-    pub fn record(&self, request: RelayRequest, recording: Arc<Recording>, reply: Reply<Box<RelayReport>>) {
-        let worker = self.worker.clone();
-        self.runtime.spawn(async move {
-            let report = record::record(worker, request, recording).await;
-            reply.send(Ok(Box::new(report)));
-        });
+    /// The worker that serves the exchange, and the runtime of its thread.
+    pub fn worker(&self) -> (&Arc<Worker>, &Handle) {
+        (&self.worker, &self.runtime)
     }
 
     /// The whole body, if it had come with the head; once. It saves asking the driver, on another thread, for what is
@@ -153,5 +149,19 @@ impl Exchange {
                 Error::new(Kind::Misuse, "too many calls wait on one exchange")
             }
         })
+    }
+}
+
+/// Takes exchanges, on worker threads: it must return at once.
+#[derive(Clone)]
+pub struct Handler(Arc<dyn Fn(Exchange) + Send + Sync>);
+
+impl Handler {
+    pub fn new(take: impl Fn(Exchange) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(take))
+    }
+
+    pub fn handle_exchange(&self, exchange: Exchange) {
+        (self.0)(exchange);
     }
 }

@@ -5,38 +5,24 @@
 //! §4.1.2).
 
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use headrace_core::fields::{self, BodyLength};
 use headrace_core::http3::{code, message};
+use headrace_core::memory::{Charge, KeptBody};
 use headrace_core::{Error, Kind};
 use http::HeaderMap;
 use http_body::Body as _;
 
-use crate::downstream::Gone;
-use crate::downstream::http3::{self, MessageReader, Part, ReadFailure};
-use crate::http3::connection::Connection;
-use crate::server::Worker;
-use crate::server::memory::Charge;
+use crate::gone::Gone;
+use crate::quic::gone;
+use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
+use crate::worker::Worker;
 
 pub enum Source {
-    Http3 { reader: MessageReader, connection: Arc<Connection> },
+    Http3 { reader: MessageReader, quic: quinn::Connection },
     Hyper(hyper::body::Incoming),
-}
-
-/// A whole body, and what it holds of the memory that all bodies share.
-pub struct KeptBody {
-    pub bytes: Bytes,
-    _charge: Option<Charge>,
-}
-
-impl KeptBody {
-    /// Of bytes that are counted elsewhere.
-    pub fn uncharged(bytes: Bytes) -> Self {
-        Self { bytes, _charge: None }
-    }
 }
 
 /// The body of one request.
@@ -86,7 +72,7 @@ impl RequestBody {
             return Err(Kind::BodyIncomplete.into());
         }
         let bytes = std::mem::take(&mut self.collected).freeze();
-        Ok(KeptBody { bytes, _charge: self.charge.take() })
+        Ok(KeptBody::new(bytes, self.charge.take()))
     }
 
     /// What [`RequestBody::read_all`] comes to without waiting: most requests are small and come with their head.
@@ -102,7 +88,7 @@ impl RequestBody {
     pub async fn reset(&mut self) -> Gone {
         match &mut self.source {
             Source::Http3 { reader, .. } if !self.is_read => match reader.reset().await {
-                ReadFailure::Lost(error) => http3::gone(&error),
+                ReadFailure::Lost(error) => gone(&error),
                 _ => Gone::Stopped,
             },
             // hyper drops the answer's body too, which `Downstream::gone` sees.
@@ -120,7 +106,7 @@ impl RequestBody {
 
 async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Option<Bytes>, Error> {
     match source {
-        Source::Http3 { reader, connection } => match reader.next().await {
+        Source::Http3 { reader, quic } => match reader.next().await {
             Ok(Part::Data { bytes, .. }) => Ok(Some(bytes)),
             Ok(Part::End) => Ok(None),
             // Trailers are checked, and end here: our own framing upstream has no place for them.
@@ -128,15 +114,13 @@ async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Opti
                 Ok(_) => match reader.next().await {
                     Ok(Part::End) => Ok(None),
                     Ok(_) => Err(Error::new(Kind::BadRequest, "something follows the trailers")),
-                    Err(failure) => Err(translate(connection, failure)),
+                    Err(failure) => Err(translate(quic, failure)),
                 },
                 Err(message::HeadError::TooLarge) => Err(Kind::HeadTooLarge.into()),
-                Err(message::HeadError::Http3(error)) => {
-                    Err(translate(connection, ReadFailure::Http3(error)))
-                }
+                Err(message::HeadError::Http3(error)) => Err(translate(quic, ReadFailure::Http3(error))),
                 Err(message::HeadError::Connect) => Err(Kind::BadRequest.into()),
             },
-            Err(failure) => Err(translate(connection, failure)),
+            Err(failure) => Err(translate(quic, failure)),
         },
         Source::Hyper(body) => loop {
             match std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
@@ -152,10 +136,10 @@ async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Opti
 }
 
 /// A failure to read a request over HTTP/3, as an error of ours; a breach of the protocol ends what it must.
-pub fn translate(connection: &Connection, failure: ReadFailure) -> Error {
+fn translate(quic: &quinn::Connection, failure: ReadFailure) -> Error {
     match failure {
         ReadFailure::Http3(error) => {
-            connection.breach(error);
+            breach(quic, error);
             Error::new(Kind::BadRequest, error.to_string())
         }
         ReadFailure::HeadTooLarge => Kind::HeadTooLarge.into(),

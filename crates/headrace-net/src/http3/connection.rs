@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::budget::Budget;
-use headrace_core::http3::code::Scope;
 use headrace_core::http3::control::{Control, Message, Role, stream_type};
 use headrace_core::http3::frame::{self, Frame, FrameError};
 use headrace_core::http3::{Http3Error, code, priority, qpack, settings, varint};
@@ -20,10 +19,12 @@ use headrace_core::recovery::address::ClientAddress;
 use quinn::{RecvStream, SendStream, VarInt};
 use tokio::sync::watch;
 
-use crate::downstream::http3::{self, stream_code};
+use crate::exchange::Handler;
 use crate::http3::request;
 use crate::quic::echo::counts::Tally;
-use crate::server::{Phase, Worker};
+use crate::quic::message;
+use crate::quic::{settle_time, stream_code};
+use crate::worker::{Phase, Worker};
 
 /// The first GOAWAY promises nothing yet: any request that is on its way is still taken.
 const GOAWAY_ANY: u64 = varint::MAX - 3;
@@ -35,6 +36,8 @@ pub struct Connection {
     pub handshake: watch::Receiver<bool>,
     /// What its echo did.
     pub tally: Arc<Tally>,
+    /// Takes the exchanges.
+    pub handler: Handler,
     state: Mutex<State>,
     /// Request streams that are being served.
     open: AtomicU64,
@@ -67,9 +70,7 @@ impl Connection {
 
     /// Ends what a breach of the protocol must end; a breach of one stream is left to its reader.
     pub fn breach(&self, error: Http3Error) {
-        if error.scope == Scope::Connection {
-            self.quic.close(stream_code(error.code), error.reason.as_bytes());
-        }
+        message::breach(&self.quic, error);
     }
 
     /// Counts a request that was cancelled before its answer was complete.
@@ -117,7 +118,12 @@ impl Connection {
 }
 
 /// Serves a connection until it ends.
-pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection, handshake: watch::Receiver<bool>) {
+pub async fn serve(
+    worker: Arc<Worker>,
+    handler: Handler,
+    quic: quinn::Connection,
+    handshake: watch::Receiver<bool>,
+) {
     let limits = &worker.config.limits;
     let now = Instant::now();
     let state = State {
@@ -130,7 +136,7 @@ pub async fn serve(worker: Arc<Worker>, quic: quinn::Connection, handshake: watc
         critical: [false; 4],
     };
     let (state, open) = (Mutex::new(state), AtomicU64::new(0));
-    let connection = Arc::new(Connection { quic, handshake, tally: Arc::default(), state, open });
+    let connection = Arc::new(Connection { quic, handshake, tally: Arc::default(), handler, state, open });
     let Ok(control) = open_control(&connection, limits.max_head_bytes as u64).await else { return };
     let mut phase = worker.shared.phase.clone();
     let goaway = say_goaway(worker.clone(), connection.clone(), control);
@@ -226,7 +232,7 @@ async fn say_goaway(worker: Arc<Worker>, connection: Arc<Connection>, mut contro
     }
     // The control stream must outlive what it says, even when that is lost once: who has not heard which
     // requests were refused takes them for lost.
-    tokio::time::sleep(http3::settle_time(&connection.quic)).await;
+    tokio::time::sleep(settle_time(&connection.quic)).await;
 }
 
 /// Resolves when no request was open for `limit`.

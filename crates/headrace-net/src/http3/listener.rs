@@ -20,15 +20,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::ServerConfig as Config;
-use crate::downstream::http3::stream_code;
+use crate::exchange::Handler;
 use crate::http3::connection;
 use crate::quic::congestion;
 use crate::quic::echo;
 use crate::quic::echo::controller::Desk;
+use crate::quic::steering::WorkerCids;
+use crate::quic::stream_code;
 use crate::quic::worker_socket::{Doors, WorkerSocket};
-use crate::server::bind::WorkerCids;
-use crate::server::{Phase, Slot, Worker};
 use crate::tls::ServerTls;
+use crate::worker::{Phase, Slot, Worker};
 
 /// Control, QPACK encoder, QPACK decoder, and a few reserved ones.
 const MAX_UNI_STREAMS: u32 = 8;
@@ -58,6 +59,7 @@ impl Keys {
 /// Accepts connections until the server closes.
 pub async fn serve(
     worker: Arc<Worker>,
+    handler: Handler,
     socket: UdpSocket,
     doors: Doors,
     mut tls: watch::Receiver<ServerTls>,
@@ -79,7 +81,7 @@ pub async fn serve(
     loop {
         tokio::select! {
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => admit(&worker, incoming),
+                Some(incoming) => admit(&worker, &handler, incoming),
                 None => break,
             },
             Ok(()) = tls.changed() => {
@@ -94,7 +96,7 @@ pub async fn serve(
 }
 
 /// Decides whether a handshake may begin.
-fn admit(worker: &Arc<Worker>, incoming: Incoming) {
+fn admit(worker: &Arc<Worker>, handler: &Handler, incoming: Incoming) {
     let limits = &worker.config.limits;
     let counters = &worker.shared.counters;
     let handshakes = counters.handshakes.load(Ordering::Relaxed);
@@ -116,13 +118,14 @@ fn admit(worker: &Arc<Worker>, incoming: Incoming) {
         return incoming.refuse();
     };
     let Ok(connecting) = incoming.accept() else { return };
-    tokio::spawn(shake_hands(worker.clone(), connecting, handshake, connection_slot));
+    tokio::spawn(shake_hands(worker.clone(), handler.clone(), connecting, handshake, connection_slot));
 }
 
 /// Begins to serve a connection as soon as it can be used: before its handshake is complete, for requests may come
 /// in early data, and our SETTINGS leave with the first flight.
 async fn shake_hands(
     worker: Arc<Worker>,
+    handler: Handler,
     mut connecting: Connecting,
     handshake: Slot,
     connection_slot: Slot,
@@ -143,7 +146,7 @@ async fn shake_hands(
             let _ = completed.send(true);
         }
     });
-    connection::serve(worker, connection, handshake_done).await;
+    connection::serve(worker, handler, connection, handshake_done).await;
     drop(connection_slot);
 }
 

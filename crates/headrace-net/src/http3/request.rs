@@ -11,16 +11,17 @@ use headrace_core::http3::code::Scope;
 use headrace_core::http3::message::{self, HeadError, RequestHead};
 use headrace_core::http3::{Http3Error, code, priority};
 use headrace_core::{Error, Kind};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
 use quinn::{RecvStream, SendStream};
 
-use crate::downstream::http3::{MessageReader, Part, ReadFailure, Sender};
-use crate::downstream::{Downstream, Protocol};
+use crate::downstream::Downstream;
+use crate::downstream::http3::Sender;
 use crate::exchange::Request;
 use crate::exchange::driver;
 use crate::exchange::request_body::{RequestBody, Source};
+use crate::gone::Protocol;
 use crate::http3::connection::Connection;
-use crate::server::Worker;
+use crate::quic::message::{MessageReader, Part, ReadFailure};
+use crate::worker::Worker;
 
 /// Serves one request stream.
 pub async fn serve(
@@ -63,10 +64,10 @@ pub async fn serve(
         worker.shared.counters.early_requests_total.fetch_add(1, Ordering::Relaxed);
     }
     let client = connection.client_address();
-    let body = RequestBody::new(Source::Http3 { reader, connection: connection.clone() }, &head.headers);
+    let body = RequestBody::new(Source::Http3 { reader, quic: connection.quic.clone() }, &head.headers);
     let request = Request { head, protocol: Protocol::Http3, client, early_data };
     let (exchange, driver) = driver::pair(request, Downstream::Http3(sender), body, worker.clone(), active);
-    worker.shared.handler.handle_exchange(exchange);
+    connection.handler.handle_exchange(exchange);
     if driver.run().await.is_some() {
         connection.count_cancel();
     }
@@ -128,26 +129,5 @@ async fn refuse(
             }
             connection.count_cancel();
         }
-    }
-}
-
-impl Worker {
-    /// An answer of the engine itself, in the shape that OpenAI's clients read.
-    pub fn error_answer(&self, error: &Error) -> (StatusCode, HeaderMap, Vec<u8>) {
-        let body = format!(
-            "{{\"error\":{{\"message\":\"{}\",\"type\":\"{}_error\",\"code\":\"{}\"}}}}\n",
-            error.kind.sentence(),
-            error.kind.side().name(),
-            error.kind.slug(),
-        );
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(header::CONTENT_LENGTH, body.len().into());
-        if error.kind.status() == 503 {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        self.finish_headers(&mut headers);
-        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, headers, body.into_bytes())
     }
 }

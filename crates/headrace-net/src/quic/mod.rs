@@ -1,6 +1,34 @@
-//! What both ends of a QUIC connection need beside quinn: sockets, congestion controllers, the echo.
+//! What both ends of a QUIC connection need beside quinn: sockets, congestion controllers, the echo, and the
+//! reading of HTTP/3 messages.
 
 pub mod congestion;
 pub mod echo;
+pub mod message;
+pub mod stats;
+pub mod steering;
 pub mod udp;
 pub mod worker_socket;
+
+use std::time::Duration;
+
+use quinn::{ConnectionError, VarInt};
+
+use crate::gone::Gone;
+
+pub fn stream_code(code: u64) -> VarInt {
+    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+/// How long the other side needs to see what was sent, with one retransmission.
+pub fn settle_time(connection: &quinn::Connection) -> Duration {
+    (connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
+}
+
+/// Whose doing the end of a connection was.
+pub fn gone(error: &ConnectionError) -> Gone {
+    match error {
+        // The other application closed on purpose; nobody comes back for this answer.
+        ConnectionError::ApplicationClosed(_) => Gone::Stopped,
+        _ => Gone::Lost,
+    }
+}

@@ -15,8 +15,8 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::mpsc;
 
+use crate::quic::steering;
 use crate::quic::udp::{RoomPoller, Udp};
-use crate::server::bind;
 
 /// Datagrams on their way from one worker to another.
 const FORWARD_QUEUE: usize = 256;
@@ -57,7 +57,7 @@ impl WorkerSocket {
 
     /// Passes a datagram on when another worker owns it.
     fn forward(&self, meta: &RecvMeta, bytes: &[u8]) -> bool {
-        match bind::owner(bytes, self.others.len()) {
+        match steering::owner(bytes, self.others.len()) {
             Some(owner) if owner != self.worker => {
                 let _ = self.others[owner].try_send(Stray { meta: *meta, bytes: bytes.to_vec() });
                 true

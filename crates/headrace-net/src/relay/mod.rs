@@ -4,9 +4,11 @@
 //! frame written when it arrives; and a [`RelayReport`]. What to do is decided by the table in
 //! `headrace-core/relay/mod.rs`; this file does it, in one task, without a timer, channel or lock per event.
 
+pub mod playback;
 pub mod progress;
+pub mod record;
 pub mod report;
-pub mod watchdog;
+mod watchdog;
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,20 +19,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::events::{Framing, Splitter, Unit};
-use headrace_core::relay::{Action, Cause, Input, Relay};
+use headrace_core::memory::KeptBody;
+use headrace_core::relay::ends::{self, Seen};
+use headrace_core::relay::{Action, Cause, Input, Relay, State};
 use headrace_core::{Error, Kind, fields};
 use http::{HeaderMap, StatusCode};
 use tokio::time::sleep;
 
-use crate::downstream::{Downstream, Gone};
-use crate::exchange::Progress;
-use crate::exchange::commands::Inbox;
-use crate::exchange::request_body::KeptBody;
-use crate::relay::report::{End, RelayReport};
-use crate::relay::watchdog::Watch;
-use crate::server::drain;
-use crate::server::{Phase, Worker};
+use crate::downstream::Downstream;
 use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest};
+use crate::worker::{Phase, Worker};
+use progress::Progress;
+use report::{End, RelayReport};
+use watchdog::Watchdog;
 
 /// Reads in one turn before other streams get theirs.
 const READS_PER_TURN: usize = 16;
@@ -52,10 +53,13 @@ pub struct RelayRequest {
     pub headers: HeaderMap,
 }
 
-/// The parts of an exchange that a relay uses.
-pub struct Sides<'a> {
+/// Resolves when the handler gives up.
+pub type Abandoned<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// The client's side of a relay.
+pub struct ClientSide<'a> {
     pub down: &'a mut Downstream,
-    pub inbox: &'a mut Inbox,
+    pub abandoned: Abandoned<'a>,
     pub worker: &'a Arc<Worker>,
     pub progress: &'a Progress,
     /// Let go when the answer begins.
@@ -64,10 +68,9 @@ pub struct Sides<'a> {
 }
 
 /// Relays one answer.
-pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
-    let (to, worker) = (&request.upstream, sides.worker);
-    let _using = worker.shared.uses.using(&to.target, to.connect_timeout, worker.number, Instant::now());
-    let mut job = Job {
+pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
+    let _in_flight = client.worker.upstreams.begin(&request.upstream);
+    let mut relaying = Relaying {
         machine: Relay::default(),
         report: RelayReport::begin(),
         started: Instant::now(),
@@ -75,38 +78,30 @@ pub async fn run(sides: Sides<'_>, request: RelayRequest) -> RelayReport {
         answer: None,
         trailers: None,
         has_length: false,
-        is_said: false,
-        expired: Some(Box::pin(drain::expired(sides.worker.shared.phase.clone()))),
-        sides,
+        is_done_mark_sent: false,
+        expired: Some(Box::pin(client.worker.reached(Phase::Expired))),
+        client,
         request,
     };
-    let mut input = job.wait().await;
+    let mut seen = relaying.wait().await;
     loop {
-        if job.is_said && matches!(input, Input::Stopped | Input::Lost) {
-            input = Input::Left;
-        }
-        // The connection was closed by ourselves.
-        let is_closed = job.sides.worker.phase() == Phase::Closed;
-        if is_closed && input == Input::Lost && job.machine.state() != headrace_core::relay::State::Failing {
-            input = Input::Expired;
-        }
-        job.act(input).await;
-        input = match job.machine.state() {
-            headrace_core::relay::State::Streaming => job.stream().await,
-            headrace_core::relay::State::Finishing | headrace_core::relay::State::Failing => {
-                job.flush().await
-            }
-            headrace_core::relay::State::Waiting | headrace_core::relay::State::Ended => break,
+        let input = ends::input(seen, relaying.machine.state(), relaying.how_far());
+        relaying.act(input).await;
+        seen = match relaying.machine.state() {
+            State::Streaming => relaying.stream().await,
+            State::Finishing | State::Failing => relaying.flush().await,
+            State::Waiting | State::Ended => break,
         };
     }
-    job.report.cause = job.machine.cause().unwrap_or(Cause::Abandoned);
-    job.report.duration = job.started.elapsed();
-    job.report
+    relaying.report.cause = relaying.machine.cause().unwrap_or(Cause::Abandoned);
+    relaying.report.duration = relaying.started.elapsed();
+    relaying.report
 }
 
 type Expired = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-struct Job<'a> {
+/// One answer that is being relayed.
+struct Relaying<'a> {
     machine: Relay,
     report: RelayReport,
     started: Instant,
@@ -117,25 +112,28 @@ struct Job<'a> {
     /// The head announced how long the body is: nothing may be added to it.
     has_length: bool,
     /// The event that says that the answer is over was handed on.
-    is_said: bool,
+    is_done_mark_sent: bool,
     /// The server's own end; `None` once it was heard.
     expired: Option<Expired>,
-    sides: Sides<'a>,
+    client: ClientSide<'a>,
     request: RelayRequest,
 }
 
-impl Job<'_> {
+impl Relaying<'_> {
     /// Waits for the answer's head.
-    async fn wait(&mut self) -> Input {
-        let body =
-            self.request.body.take().or_else(|| self.sides.kept_body.as_ref().map(|kept| kept.bytes.clone()));
+    async fn wait(&mut self) -> Seen {
+        let body = self
+            .request
+            .body
+            .take()
+            .or_else(|| self.client.kept_body.as_ref().map(|kept| kept.bytes.clone()));
         let body = body.unwrap_or_default();
-        let open = upstream::open(self.sides.worker, &self.request.upstream, &body);
+        let open = upstream::open(&self.client.worker.upstreams, &self.request.upstream, &body);
         let opened = tokio::select! {
             biased;
-            () = heard(&mut self.expired) => return Input::Expired,
-            gone = self.sides.down.gone() => return gone_input(gone),
-            () = self.sides.inbox.abandoned() => return Input::Abandoned,
+            () = heard(&mut self.expired) => return Seen::Expired,
+            gone = self.client.down.gone() => return Seen::Gone(gone),
+            () = &mut self.client.abandoned => return Seen::Abandoned,
             opened = open => opened,
         };
         match opened {
@@ -146,26 +144,24 @@ impl Job<'_> {
                 let is_held = self.request.held_statuses.contains(&answer.status);
                 self.answer = Some(answer);
                 if is_held {
-                    return self.fail(Kind::UpstreamStatus.into(), Input::HeldHead);
+                    self.report.error = Some(Kind::UpstreamStatus.into());
                 }
-                Input::Head
+                Seen::Head { is_held }
             }
-            Err(error) if is_timeout(&error) => self.fail(error, Input::TimedOut),
-            Err(error) => self.fail(error, Input::Failed),
+            Err(error) => self.fail(error),
         }
     }
 
     /// Reads events and hands them on until the body ends, somebody fails, or nobody reads.
-    async fn stream(&mut self) -> Input {
-        let Some(mut answer) = self.answer.take() else { return Input::Failed };
-        let mut watch =
-            Watch::new(self.request.idle_timeout, self.sides.worker.config.timeouts.stalled_reader_s);
-        let result = poll_fn(|cx| self.poll_stream(cx, &mut answer.body, &mut watch)).await;
+    async fn stream(&mut self) -> Seen {
+        let Some(mut answer) = self.answer.take() else { return Seen::Failed(Kind::Internal) };
+        let mut watchdog =
+            Watchdog::new(self.request.idle_timeout, self.client.worker.config.timeouts.stalled_reader_s);
+        let result = poll_fn(|cx| self.poll_stream(cx, &mut answer.body, &mut watchdog)).await;
         self.answer = Some(answer);
         match result {
-            Ok(input) => input,
-            Err(error) if is_timeout(&error) => self.fail(error, Input::TimedOut),
-            Err(error) => self.fail(error, Input::Failed),
+            Ok(seen) => seen,
+            Err(error) => self.fail(error),
         }
     }
 
@@ -173,24 +169,24 @@ impl Job<'_> {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut AnswerBody,
-        watch: &mut Watch,
-    ) -> Poll<Result<Input, Error>> {
-        let budget = self.sides.worker.config.limits.stream_budget_bytes;
+        watchdog: &mut Watchdog,
+    ) -> Poll<Result<Seen, Error>> {
+        let budget = self.client.worker.config.limits.stream_budget_bytes;
         for turn in 0.. {
-            let may_read = self.sides.down.queued() < budget;
-            let read = if may_read { self.poll_read(cx, body, watch) } else { Poll::Pending };
-            match self.sides.down.poll_flush(cx) {
-                Poll::Ready(Ok(())) => watch.handle_flushed(self.started, &mut self.report),
-                Poll::Ready(Err(gone)) => return Poll::Ready(Ok(gone_input(gone))),
-                Poll::Pending => watch.handle_blocked(self.sides.down.taken()),
+            let may_read = self.client.down.queued() < budget;
+            let read = if may_read { self.poll_read(cx, body, watchdog) } else { Poll::Pending };
+            match self.client.down.poll_flush(cx) {
+                Poll::Ready(Ok(())) => watchdog.handle_flushed(self.started, &mut self.report),
+                Poll::Ready(Err(gone)) => return Poll::Ready(Ok(Seen::Gone(gone))),
+                Poll::Pending => watchdog.handle_blocked(self.client.down.taken()),
             }
             match read {
                 Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(Input::End)),
+                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(Seen::End)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 // A flush that made room for reading again must be followed by a read, which registers for
                 // more.
-                Poll::Pending if !may_read && self.sides.down.queued() < budget => {}
+                Poll::Pending if !may_read && self.client.down.queued() < budget => {}
                 Poll::Pending => break,
             }
             if turn == READS_PER_TURN {
@@ -198,16 +194,16 @@ impl Job<'_> {
                 break;
             }
         }
-        if !watch.alarm.is_rung(cx) {
+        if !watchdog.alarm.is_rung(cx) {
             return Poll::Pending;
         }
         // What is rare is looked at only when its own waker was used: a token does not pay for it.
-        let waker = Waker::from(watch.alarm.clone());
+        let waker = Waker::from(watchdog.alarm.clone());
         let cx = &mut Context::from_waker(&waker);
-        if let Poll::Ready(input) = self.poll_interrupt(cx) {
-            return Poll::Ready(Ok(input));
+        if let Poll::Ready(seen) = self.poll_interrupt(cx) {
+            return Poll::Ready(Ok(seen));
         }
-        watch.poll_timeout(cx, self.sides.down.queued() >= budget)
+        watchdog.poll_timeout(cx, self.client.down.queued() >= budget)
     }
 
     /// Reads once; false at the body's end.
@@ -215,24 +211,24 @@ impl Job<'_> {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut AnswerBody,
-        watch: &mut Watch,
+        watchdog: &mut Watchdog,
     ) -> Poll<Result<bool, Error>> {
-        let Job { splitter, report, sides, is_said, .. } = self;
+        let Relaying { splitter, report, client, is_done_mark_sent, .. } = self;
         let (mut events, mut bytes) = (0, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
             splitter.handle_data(data, |unit| {
                 events += u64::from(unit.is_event);
-                *is_said |= unit.is_done_mark();
-                sides.down.queue_data(&unit);
+                *is_done_mark_sent |= unit.is_done_mark();
+                client.down.queue_data(&unit);
             });
         });
         if bytes > 0 {
             report.bytes += bytes;
             report.events += events;
-            sides.progress.bytes.store(report.bytes, Ordering::Relaxed);
-            sides.progress.events.store(report.events, Ordering::Relaxed);
-            watch.handle_arrival(Instant::now(), events, report);
+            client.progress.bytes.store(report.bytes, Ordering::Relaxed);
+            client.progress.events.store(report.events, Ordering::Relaxed);
+            watchdog.handle_arrival(Instant::now(), events, report);
         }
         match read {
             Poll::Ready(Ok(upstream::Progress::Data)) => Poll::Ready(Ok(true)),
@@ -246,22 +242,17 @@ impl Job<'_> {
     }
 
     /// Waits until everything queued is with the transport.
-    async fn flush(&mut self) -> Input {
-        // hyper pulls the last frames only when it is told that they are the last.
-        let is_finishing = self.machine.state() == headrace_core::relay::State::Finishing;
-        if is_finishing && matches!(self.sides.down, Downstream::Tcp(_)) {
-            self.sides.down.finish();
-        }
-        let stalled = self.sides.worker.config.timeouts.stalled_reader_s;
+    async fn flush(&mut self) -> Seen {
+        let stalled = self.client.worker.config.timeouts.stalled_reader_s;
         let mut timer = Box::pin(sleep(stalled));
         poll_fn(|cx| {
-            match self.sides.down.poll_flush(cx) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Input::Flushed),
-                Poll::Ready(Err(gone)) => return Poll::Ready(gone_input(gone)),
+            match self.client.down.poll_flush(cx) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Seen::Flushed),
+                Poll::Ready(Err(gone)) => return Poll::Ready(Seen::Gone(gone)),
                 Poll::Pending => {}
             }
             if timer.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Input::Stalled);
+                return Poll::Ready(Seen::Stalled);
             }
             self.poll_interrupt(cx)
         })
@@ -269,54 +260,55 @@ impl Job<'_> {
     }
 
     /// The client is gone, or the handler gave up.
-    fn poll_interrupt(&mut self, cx: &mut Context<'_>) -> Poll<Input> {
-        if let Poll::Ready(gone) = self.sides.down.poll_gone(cx) {
-            return Poll::Ready(gone_input(gone));
+    fn poll_interrupt(&mut self, cx: &mut Context<'_>) -> Poll<Seen> {
+        if let Poll::Ready(gone) = self.client.down.poll_gone(cx) {
+            return Poll::Ready(Seen::Gone(gone));
         }
         if let Poll::Ready(()) = std::pin::pin!(heard(&mut self.expired)).poll(cx) {
-            return Poll::Ready(Input::Expired);
+            return Poll::Ready(Seen::Expired);
         }
-        let abandoned = std::pin::pin!(self.sides.inbox.abandoned());
-        abandoned.poll(cx).map(|()| Input::Abandoned)
+        self.client.abandoned.as_mut().poll(cx).map(|()| Seen::Abandoned)
     }
 
-    fn fail(&mut self, error: Error, input: Input) -> Input {
+    fn fail(&mut self, error: Error) -> Seen {
+        let kind = error.kind;
         self.report.error = Some(error);
-        input
+        Seen::Failed(kind)
+    }
+
+    fn how_far(&self) -> ends::Progress {
+        let is_server_closed = self.client.worker.phase() == Phase::Closed;
+        ends::Progress { is_done_mark_sent: self.is_done_mark_sent, is_server_closed }
     }
 
     /// Does what the table asks for.
     async fn act(&mut self, input: Input) {
-        match input {
-            Input::Stalled => self.report.error = Some(Kind::ClientStalled.into()),
-            // What failed before keeps its reason.
-            Input::Expired if self.machine.cause().is_none_or(|cause| cause == Cause::Done) => {
-                self.report.error = Some(Kind::GatewayDraining.into());
-            }
-            _ => {}
+        if let Some(kind) = ends::error(input, self.machine.cause()) {
+            self.report.error = Some(kind.into());
         }
         for action in self.machine.handle(input) {
             match action {
                 Action::SendHead => self.send_head(),
                 Action::PoolUpstream => {
                     if let Some(answer) = self.answer.take() {
-                        answer.body.pool(self.sides.worker, &self.request.upstream.target);
+                        answer.body.pool(&self.client.worker.upstreams, &self.request.upstream.target);
                     }
                 }
                 Action::CloseUpstream => self.answer = None,
                 Action::QueueRest => {
-                    let Job { splitter, report, sides, .. } = self;
+                    let Relaying { splitter, report, client, .. } = self;
                     splitter.handle_end(|unit| {
                         report.events += u64::from(unit.is_event);
-                        sides.down.queue_data(&unit);
+                        client.down.queue_data(&unit);
                     });
                     if let Some(trailers) = self.trailers.take() {
-                        self.sides.down.queue_trailers(&trailers);
+                        self.client.down.queue_trailers(&trailers);
                     }
+                    self.client.down.queue_end();
                 }
                 Action::QueueErrorEvent => self.queue_error_event(),
                 Action::Finish => {
-                    self.sides.down.finish();
+                    self.client.down.finish();
                     self.report.end = End::Finished;
                 }
                 Action::Reset => self.reset(input).await,
@@ -334,21 +326,21 @@ impl Job<'_> {
         for (name, value) in &self.request.headers {
             headers.insert(name, value.clone());
         }
-        self.sides.worker.finish_headers(&mut headers);
+        self.client.worker.finish_headers(&mut headers);
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let framing = Framing::of(text(http::header::CONTENT_TYPE), text(http::header::CONTENT_ENCODING));
         self.report.framing = framing;
         self.has_length = headers.contains_key(http::header::CONTENT_LENGTH);
-        self.splitter = Splitter::new(framing, self.sides.worker.config.limits.max_event_bytes);
-        self.sides.down.queue_head(answer.status, &headers);
-        *self.sides.kept_body = None;
+        self.splitter = Splitter::new(framing, self.client.worker.config.limits.max_event_bytes);
+        self.client.down.queue_head(answer.status, &headers);
+        *self.client.kept_body = None;
     }
 
     fn queue_error_event(&mut self) {
         let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
         let event = self.splitter.poll_error_event(error.kind);
-        if let Some(event) = event.filter(|_| !self.sides.is_head_request && !self.has_length) {
-            self.sides.down.queue_data(&Unit { held: &[], fresh: &event, is_event: true });
+        if let Some(event) = event.filter(|_| !self.client.is_head_request && !self.has_length) {
+            self.client.down.queue_data(&Unit { held: &[], fresh: &event, is_event: true });
         }
     }
 
@@ -358,18 +350,15 @@ impl Job<'_> {
             // A reset that overtakes the error event would take it back: let the client read it first.
             let is_cut = self.machine.cause() == Some(Cause::Cut);
             let least = if is_cut { CUT_SETTLE } else { Duration::ZERO };
-            let settle = sleep(self.sides.down.settle_time().max(least));
+            let settle = sleep(self.client.down.settle_time().max(least));
             tokio::select! {
                 () = settle => {}
-                _ = self.sides.down.gone() => {}
-                () = self.sides.inbox.abandoned() => {}
+                _ = self.client.down.gone() => {}
+                () = &mut self.client.abandoned => {}
             }
         }
-        let kind = match input {
-            Input::Stopped | Input::Lost | Input::Left => Kind::Stopped,
-            _ => self.report.error.as_ref().map_or(Kind::Internal, |error| error.kind),
-        };
-        self.sides.down.reset(kind.h3_code());
+        let kind = ends::reset_kind(input, self.report.error.as_ref().map(|error| error.kind));
+        self.client.down.reset(kind.h3_code());
     }
 }
 
@@ -380,15 +369,4 @@ async fn heard(expired: &mut Option<Expired>) {
         None => std::future::pending().await,
     }
     *expired = None;
-}
-
-fn gone_input(gone: Gone) -> Input {
-    match gone {
-        Gone::Stopped => Input::Stopped,
-        Gone::Lost => Input::Lost,
-    }
-}
-
-fn is_timeout(error: &Error) -> bool {
-    matches!(error.kind, Kind::UpstreamConnectTimeout | Kind::UpstreamHeadTimeout | Kind::UpstreamIdleTimeout)
 }

@@ -11,8 +11,8 @@ use headrace_core::relay::Cause;
 use headrace_core::stats::Histogram;
 use http::StatusCode;
 
-use crate::downstream::Gone;
-use crate::quic::echo::counts::Counts;
+use crate::gone::Gone;
+use crate::quic::stats::Transport;
 
 /// What a relay left of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,17 +48,6 @@ pub struct RelayReport {
     pub upstream_reused: bool,
     /// `None`: the client speaks over TCP.
     pub transport: Option<Transport>,
-}
-
-/// What QUIC knows of the client's connection, since it began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport {
-    pub round_trip: Duration,
-    pub congestion_window: u64,
-    pub sent_packets: u64,
-    /// Declared lost, and sent again.
-    pub lost_packets: u64,
-    pub echo: Counts,
 }
 
 impl RelayReport {

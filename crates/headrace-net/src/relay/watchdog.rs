@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use headrace_core::relay::Input;
+use headrace_core::relay::ends::Seen;
 use headrace_core::{Error, Kind};
 use tokio::time::{Sleep, sleep, sleep_until};
 
@@ -45,7 +45,7 @@ impl Wake for Alarm {
 
 /// The times of one stream. One timer, set again only when it fires: an event costs two looks at the clock
 /// and no more.
-pub struct Watch {
+pub struct Watchdog {
     idle: Duration,
     stalled: Duration,
     /// Last sign of life of the upstream.
@@ -60,7 +60,7 @@ pub struct Watch {
     pub alarm: Arc<Alarm>,
 }
 
-impl Watch {
+impl Watchdog {
     pub fn new(idle: Duration, stalled: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    pub fn poll_timeout(&mut self, cx: &mut Context<'_>, is_paused: bool) -> Poll<Result<Input, Error>> {
+    pub fn poll_timeout(&mut self, cx: &mut Context<'_>, is_paused: bool) -> Poll<Result<Seen, Error>> {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if is_paused {
@@ -115,7 +115,7 @@ impl Watch {
             }
             let stall_end = self.blocked.map(|(since, _)| since + self.stalled);
             if stall_end.is_some_and(|end| end <= now) {
-                return Poll::Ready(Ok(Input::Stalled));
+                return Poll::Ready(Ok(Seen::Stalled));
             }
             let idle_end = self.last_read + self.idle;
             if idle_end <= now {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::server::{Phase, Shared};
+use crate::worker::{Phase, Shared};
 
 /// How often a drain looks whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
@@ -45,12 +45,6 @@ pub fn run(shared: &Shared, phase: &watch::Sender<Phase>, grace: Duration) {
         wait(Instant::now() + CUT_TIME, || exchanges() == 0 || *phase.borrow() == Phase::Closed);
     }
     go_on_to(phase, Phase::Closed);
-}
-
-/// Resolves when the answers of this server have had their time.
-pub async fn expired(mut phase: watch::Receiver<Phase>) {
-    // The sender is the server: without it, all is over.
-    let _ = phase.wait_for(|phase| *phase >= Phase::Expired).await;
 }
 
 /// Phases are never left for an earlier one.

@@ -1,171 +1,35 @@
 //! The server: worker threads, each with its sockets, its runtime and its connections.
 //!
 //! In: a configuration, and a [`Handler`] that takes exchanges. Out: a running server with one address, a
-//! drain that cuts nobody, and numbers. A worker owns its connections for their whole life; what workers
-//! share is counted here.
+//! drain that cuts nobody, and numbers. A worker owns its connections for their whole life (`worker.rs`).
 
 pub mod bind;
-pub mod drain;
-pub mod memory;
+mod drain;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderValue;
 use tokio::sync::watch;
 
 use crate::config::{ServerConfig, Steering};
-use crate::exchange::Exchange;
-use crate::http3::listener;
-use crate::quic::echo::counts;
+use crate::exchange::Handler;
+use crate::http3::listener::{self, Keys};
+use crate::quic::steering;
 use crate::quic::worker_socket::{self, Doors};
 use crate::reply::Reply;
-use crate::server::bind::Sockets;
-use crate::server::memory::Memory;
 use crate::tcp::connection;
 use crate::tls::tickets::Tickets;
-use crate::tls::{self, ServerTls, Trust};
-use crate::upstream::http2;
-use crate::upstream::pool::Pool;
-use crate::upstream::warm::{self, Uses};
-use crate::upstream::{self, UpstreamRequest};
-
-/// Takes exchanges. Called on worker threads: it must return at once.
-pub trait Handler: Send + Sync + 'static {
-    fn handle_exchange(&self, exchange: Exchange);
-}
-
-/// Where the server is in its life; it only goes on (`server/drain.rs`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    Running,
-    /// No new connections; GOAWAY; running exchanges go on.
-    Draining,
-    /// Half the grace time is over: connections over TCP that were never quiet are told, too.
-    Insisting,
-    /// The grace time is over: running exchanges are told so, and cut.
-    Expired,
-    Closed,
-}
-
-/// What all workers share.
-pub struct Shared {
-    pub handler: Box<dyn Handler>,
-    pub memory: Memory,
-    pub counters: Counters,
-    pub phase: watch::Receiver<Phase>,
-    pub uses: Arc<Uses>,
-    next_exchange: AtomicU64,
-}
-
-/// Gauges and counts of the whole server.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub exchanges: AtomicUsize,
-    pub connections: AtomicUsize,
-    pub handshakes: AtomicUsize,
-    /// Exchanges that the end of a drain cut.
-    pub cut: AtomicUsize,
-    pub exchanges_total: AtomicU64,
-    pub connections_total: AtomicU64,
-    /// Requests that came in early data (0-RTT), before the handshake was complete.
-    pub early_requests_total: AtomicU64,
-    /// Connections refused, requests refused, at a limit.
-    pub refused_total: AtomicU64,
-    /// Connections closed because the peer broke the protocol.
-    pub breaches_total: AtomicU64,
-    pub echo: Arc<counts::Counters>,
-}
-
-/// What one worker owns.
-pub struct Worker {
-    pub number: usize,
-    pub config: Arc<ServerConfig>,
-    pub shared: Arc<Shared>,
-    pub pool: Pool,
-    pub http2: http2::Connections,
-    pub upstream_tls: UpstreamTls,
-    pub alt_svc: HeaderValue,
-}
-
-/// TLS configurations towards model servers, by the protocol asked for.
-#[derive(Clone)]
-pub struct UpstreamTls {
-    pub auto: Arc<rustls::ClientConfig>,
-    pub http1: Arc<rustls::ClientConfig>,
-    pub http2: Arc<rustls::ClientConfig>,
-}
-
-/// One of the things that are counted; given back when dropped.
-pub struct Slot {
-    shared: Arc<Shared>,
-    gauge: fn(&Counters) -> &AtomicUsize,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        (self.gauge)(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A running exchange's slot.
-pub struct Active {
-    id: u64,
-    _slot: Slot,
-}
-
-impl Active {
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-}
-
-impl Worker {
-    /// A slot of `gauge`, unless `limit` are taken.
-    pub fn slot(&self, gauge: fn(&Counters) -> &AtomicUsize, limit: usize) -> Option<Slot> {
-        let taken = gauge(&self.shared.counters).fetch_add(1, Ordering::Relaxed);
-        let slot = Slot { shared: self.shared.clone(), gauge };
-        if taken >= limit {
-            self.shared.counters.refused_total.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(slot)
-    }
-
-    /// A slot for an exchange, or the error the client is to be told.
-    pub fn begin_exchange(&self) -> Result<Active, Error> {
-        if self.phase() >= Phase::Expired {
-            return Err(Kind::ShuttingDown.into());
-        }
-        let slot = self
-            .slot(|counters| &counters.exchanges, self.config.limits.max_exchanges)
-            .ok_or_else(|| Error::new(Kind::Overloaded, "limits.max_exchanges is reached"))?;
-        self.shared.counters.exchanges_total.fetch_add(1, Ordering::Relaxed);
-        Ok(Active { id: self.shared.next_exchange.fetch_add(1, Ordering::Relaxed), _slot: slot })
-    }
-
-    /// Fields that every answer has (RFC 9110 §6.6.1).
-    pub fn finish_headers(&self, headers: &mut HeaderMap) {
-        if !headers.contains_key(header::DATE)
-            && let Ok(date) = HeaderValue::from_str(&httpdate::fmt_http_date(SystemTime::now()))
-        {
-            headers.insert(header::DATE, date);
-        }
-    }
-
-    pub fn is_draining(&self) -> bool {
-        self.phase() != Phase::Running
-    }
-
-    pub fn phase(&self) -> Phase {
-        *self.shared.phase.borrow()
-    }
-}
+use crate::tls::{self, ServerTls};
+use crate::upstream::warm::{self, Demand};
+use crate::upstream::{self, Fetched, UpstreamRequest, Upstreams};
+use crate::worker::{Phase, Shared, Worker};
+use bind::Sockets;
 
 /// The workers' threads, until somebody waited for their end.
 type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
@@ -195,54 +59,42 @@ impl Server {
     ///
     /// # Errors
     /// [`Kind::Config`] that names the setting to change.
-    pub fn start(config: ServerConfig, handler: Box<dyn Handler>) -> Result<Self, Error> {
+    pub fn start(config: ServerConfig, handler: Handler) -> Result<Self, Error> {
         let config = Arc::new(config);
         let max_tickets = config.limits.max_tickets;
         let tickets =
             (max_tickets > 0).then(|| Arc::new(Tickets::new(max_tickets, config.timeouts.ticket_s)));
         let tls = tls::server(&config.certificate_pem, &config.key_pem, tickets.clone())?;
-        let upstream_tls = upstream_tls(&config)?;
+        let upstream_tls = upstream::Tls::new(&config.upstream.ca_pem)?;
         let (address, sockets) = bind::bind(&config.host, config.port, config.workers)?;
         let is_steered = config.workers > 1
             && config.steering == Steering::Bpf
-            && sockets.last().is_some_and(|last| bind::attach_steering(&last.udp, config.workers).is_ok());
+            && sockets
+                .last()
+                .is_some_and(|last| steering::attach_steering(&last.udp, config.workers).is_ok());
         let (tls, tls_receiver) = watch::channel(tls);
         let (phase, phase_receiver) = watch::channel(Phase::Running);
-        let shared = Arc::new(Shared {
-            handler,
-            memory: Memory::new(config.limits.max_buffered_bytes),
-            counters: Counters::default(),
-            phase: phase_receiver,
-            uses: Arc::new(Uses::new(config.upstream.pool_warm_s, config.workers, Instant::now())),
-            next_exchange: AtomicU64::new(1),
-        });
-        let keys = listener::Keys::derive(&config.key_pem);
+        let shared = Arc::new(Shared::new(config.limits.max_buffered_bytes, phase_receiver));
+        let demand = Demand::new(config.upstream.pool_warm_s, config.workers, Instant::now());
+        let (demand, upstream_limits) = (Arc::new(demand), Arc::new(config.upstream.clone()));
+        let keys = Keys::derive(&config.key_pem);
         let alt_svc = format!("h3=\":{}\"; ma={}", address.port(), config.alt_svc_max_age_s);
         let alt_svc = HeaderValue::try_from(alt_svc).map_err(|_| Error::from(Kind::Internal))?;
         let (mut workers, mut threads, mut handles) = (Vec::new(), Vec::new(), Vec::new());
-        for ((number, sockets), doors) in
-            sockets.into_iter().enumerate().zip(worker_socket::doors(config.workers))
-        {
+        let doors = worker_socket::doors(config.workers);
+        for ((number, sockets), doors) in sockets.into_iter().enumerate().zip(doors) {
+            let (limits, tls) = (upstream_limits.clone(), upstream_tls.clone());
             let worker = Arc::new(Worker {
                 number,
                 config: config.clone(),
                 shared: shared.clone(),
-                pool: Pool::new(config.upstream.pool_idle_per_upstream, config.upstream.pool_idle_s),
-                http2: http2::Connections::default(),
-                upstream_tls: upstream_tls.clone(),
+                upstreams: Arc::new(Upstreams::new(number, limits, tls, demand.clone())),
                 alt_svc: alt_svc.clone(),
             });
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
-            handles.push(runtime.handle().clone());
-            let parts = Parts { sockets, doors, tls: tls_receiver.clone(), keys: keys.clone() };
-            let for_thread = worker.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("headrace-{number}"))
-                .spawn(move || runtime.block_on(run_worker(for_thread, parts)))
-                .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+            let (tls, keys, handler) = (tls_receiver.clone(), keys.clone(), handler.clone());
+            let serving = Serving { sockets, doors, tls, keys, handler };
+            let (thread, handle) = start_worker(worker.clone(), serving)?;
+            handles.push(handle);
             threads.push(thread);
             workers.push(worker);
         }
@@ -272,7 +124,7 @@ impl Server {
 
     /// Idle upstream connections of all workers.
     pub fn pooled(&self) -> usize {
-        self.workers.iter().map(|worker| worker.pool.len()).sum()
+        self.workers.iter().map(|worker| worker.upstreams.pooled()).sum()
     }
 
     /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, tells
@@ -291,9 +143,9 @@ impl Server {
     /// Asks an upstream on the gateway's own behalf, by the connections of the first worker. The answer is
     /// whole, and at most `max_bytes` long.
     pub fn fetch(&self, request: UpstreamRequest, body: Bytes, max_bytes: usize, reply: Reply<Fetched>) {
-        let worker = self.workers[0].clone();
+        let upstreams = self.workers[0].upstreams.clone();
         self.runtime.spawn(async move {
-            let result = fetch(&worker, &request, &body, max_bytes).await;
+            let result = upstream::fetch(&upstreams, &request, &body, max_bytes).await;
             reply.send(result);
         });
     }
@@ -311,61 +163,33 @@ impl Drop for Server {
     }
 }
 
-fn upstream_tls(config: &ServerConfig) -> Result<UpstreamTls, Error> {
-    let trust = Trust::System { ca_pem: config.upstream.ca_pem.clone() };
-    let of = |alpn: &[&[u8]]| match tls::client(&trust, None, alpn) {
-        Ok(config) => Ok(Arc::new(config)),
-        Err(error) => Err(Error::new(error.kind, format!("pool.{}", error.detail))),
-    };
-    Ok(UpstreamTls { auto: of(&[b"h2", b"http/1.1"])?, http1: of(&[b"http/1.1"])?, http2: of(&[b"h2"])? })
-}
-
-/// An answer to the gateway itself.
-#[derive(Debug)]
-pub struct Fetched {
-    pub status: http::StatusCode,
-    pub headers: HeaderMap,
-    pub body: Vec<u8>,
-}
-
-async fn fetch(
-    worker: &Worker,
-    request: &UpstreamRequest,
-    body: &Bytes,
-    max_bytes: usize,
-) -> Result<Fetched, Error> {
-    let mut answer = upstream::open(worker, request, body).await?;
-    let mut whole = Vec::new();
-    let read = async {
-        loop {
-            let poll =
-                |cx: &mut std::task::Context<'_>| answer.body.poll(cx, |data| whole.extend_from_slice(data));
-            match std::future::poll_fn(poll).await? {
-                upstream::Progress::End(_) => return Ok(()),
-                upstream::Progress::Data if whole.len() > max_bytes => {
-                    return Err(Error::new(Kind::UpstreamProtocol, "the answer is too large"));
-                }
-                upstream::Progress::Data => {}
-            }
-        }
-    };
-    tokio::time::timeout(request.head_timeout, read)
-        .await
-        .unwrap_or_else(|_| Err(Kind::UpstreamIdleTimeout.into()))?;
-    answer.body.pool(worker, &request.target);
-    Ok(Fetched { status: answer.status, headers: answer.headers, body: whole })
-}
-
-struct Parts {
+/// What a worker's thread serves, and what it serves it with.
+struct Serving {
     sockets: Sockets,
     doors: Doors,
     tls: watch::Receiver<ServerTls>,
-    keys: listener::Keys,
+    keys: Keys,
+    handler: Handler,
 }
 
-async fn run_worker(worker: Arc<Worker>, parts: Parts) {
-    let Parts { sockets, doors, tls, keys } = parts;
-    let quic = listener::serve(worker.clone(), sockets.udp, doors, tls.clone(), keys);
-    let tcp = connection::serve(worker.clone(), sockets.tcp, tls);
-    tokio::join!(quic, tcp, warm::run(worker));
+fn start_worker(
+    worker: Arc<Worker>,
+    serving: Serving,
+) -> Result<(JoinHandle<()>, tokio::runtime::Handle), Error> {
+    let failed = |error: std::io::Error| Error::new(Kind::Internal, error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new()
+        .name(format!("headrace-{}", worker.number))
+        .spawn(move || runtime.block_on(run_worker(worker, serving)))
+        .map_err(failed)?;
+    Ok((thread, handle))
+}
+
+async fn run_worker(worker: Arc<Worker>, serving: Serving) {
+    let Serving { sockets, doors, tls, keys, handler } = serving;
+    let quic = listener::serve(worker.clone(), handler.clone(), sockets.udp, doors, tls.clone(), keys);
+    let tcp = connection::serve(worker.clone(), handler, sockets.tcp, tls);
+    let warm = warm::run(worker.upstreams.clone(), || worker.is_draining(), worker.reached(Phase::Closed));
+    tokio::join!(quic, tcp, warm);
 }

@@ -28,14 +28,15 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::downstream::Downstream;
 use crate::downstream::tcp::{self, Body, Connection};
-use crate::downstream::{Downstream, Protocol};
-use crate::exchange::Request;
 use crate::exchange::driver;
 use crate::exchange::request_body::{RequestBody, Source};
-use crate::server::{Phase, Worker};
-use crate::tcp::idle::{Held, Use};
+use crate::exchange::{Handler, Request};
+use crate::gone::Protocol;
+use crate::tcp::idle::{CountedBody, InFlight};
 use crate::tls::ServerTls;
+use crate::worker::{Phase, Worker};
 
 /// After accept() failed for want of descriptors: some must be given back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -51,13 +52,18 @@ const SEND_BUFFER: usize = 64 * 1024;
 const MIN_HEAD_BUFFER: usize = 8 * 1024;
 
 /// Accepts connections until the server closes.
-pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: watch::Receiver<ServerTls>) {
+pub async fn serve(
+    worker: Arc<Worker>,
+    handler: Handler,
+    socket: TcpListener,
+    tls: watch::Receiver<ServerTls>,
+) {
     let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
     let mut phase = worker.shared.phase.clone();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, client)) => admit(&worker, &tls, stream, client),
+                Ok((stream, client)) => admit(&worker, &handler, &tls, stream, client),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
             _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
@@ -70,20 +76,27 @@ pub async fn serve(worker: Arc<Worker>, socket: TcpListener, tls: watch::Receive
     })
     .await
     {
-        admit(&worker, &tls, stream, client);
+        admit(&worker, &handler, &tls, stream, client);
     }
     drop(listener);
     let _ = phase.wait_for(|phase| *phase == Phase::Closed).await;
     tokio::time::sleep(CLOSE_TIME.min(Duration::from_millis(50))).await;
 }
 
-fn admit(worker: &Arc<Worker>, tls: &watch::Receiver<ServerTls>, stream: TcpStream, client: SocketAddr) {
+fn admit(
+    worker: &Arc<Worker>,
+    handler: &Handler,
+    tls: &watch::Receiver<ServerTls>,
+    stream: TcpStream,
+    client: SocketAddr,
+) {
     let limits = &worker.config.limits;
     let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else { return };
     let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
         return;
     };
-    let (worker, acceptor) = (worker.clone(), TlsAcceptor::from(tls.borrow().tcp.clone()));
+    let (worker, handler) = (worker.clone(), handler.clone());
+    let acceptor = TlsAcceptor::from(tls.borrow().tcp.clone());
     tokio::spawn(async move {
         let _ = stream.set_nodelay(true);
         let accepted =
@@ -91,25 +104,31 @@ fn admit(worker: &Arc<Worker>, tls: &watch::Receiver<ServerTls>, stream: TcpStre
         drop(handshake);
         if let Ok(Ok(stream)) = accepted {
             worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
-            serve_connection(worker, stream, client).await;
+            serve_connection(worker, handler, stream, client).await;
         }
         drop(connection);
     });
 }
 
-async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, client: SocketAddr) {
+async fn serve_connection(
+    worker: Arc<Worker>,
+    handler: Handler,
+    stream: TlsStream<TcpStream>,
+    client: SocketAddr,
+) {
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let connection = Connection { is_open: Arc::new(AtomicBool::new(true)), is_http2 };
-    let use_ = Arc::new(Use::default());
+    let in_flight = Arc::new(InFlight::default());
     let io = TokioIo::new(Watched { stream, is_open: connection.is_open.clone() });
     let limits = worker.config.limits.clone();
     let service = service_fn({
-        let (worker, use_) = (worker.clone(), use_.clone());
+        let (worker, in_flight) = (worker.clone(), in_flight.clone());
         move |request| {
-            let (worker, connection, in_use) = (worker.clone(), connection.clone(), use_.begin());
+            let (worker, handler) = (worker.clone(), handler.clone());
+            let (connection, counted) = (connection.clone(), in_flight.begin());
             async move {
-                let response = handle_request(worker, request, connection, client).await?;
-                Ok::<_, Infallible>(response.map(|body| Held { body, _in_use: in_use }))
+                let response = handle_request(worker, handler, request, connection, client).await?;
+                Ok::<_, Infallible>(response.map(|body| CountedBody { body, _in_flight: counted }))
             }
         }
     });
@@ -125,34 +144,21 @@ async fn serve_connection(worker: Arc<Worker>, stream: TlsStream<TcpStream>, cli
             .keep_alive_timeout(worker.config.timeouts.idle_s)
             .serve_connection(io, service);
         // GOAWAY in two steps (RFC 9113 §6.8): hyper does both.
-        run(&worker, &use_, connection, |connection| connection.graceful_shutdown()).await;
+        run(&worker, in_flight, connection, |connection| connection.graceful_shutdown()).await;
     } else {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(worker.config.timeouts.request_s)
             .max_buf_size(limits.max_head_bytes.max(MIN_HEAD_BUFFER))
             .serve_connection(io, service);
-        run(&worker, &use_, connection, |connection| connection.graceful_shutdown()).await;
+        run(&worker, in_flight, connection, |connection| connection.graceful_shutdown()).await;
     }
 }
 
 /// Drives a connection; tells it to end when nobody uses it, or when the server drains.
-async fn run<C: Future>(worker: &Worker, use_: &Use, connection: C, end: impl Fn(Pin<&mut C>)) {
+async fn run<C: Future>(worker: &Worker, in_flight: Arc<InFlight>, connection: C, end: impl Fn(Pin<&mut C>)) {
     tokio::pin!(connection);
-    let mut phase = worker.shared.phase.clone();
-    let reason = async {
-        tokio::select! {
-            () = async {
-                let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
-                tokio::select! {
-                    () = use_.unused(QUIET) => {}
-                    // Not when the grace time is over: last error events, and resets, say all there is to say.
-                    _ = phase.wait_for(|phase| *phase == Phase::Insisting) => {}
-                }
-            } => {}
-            () = use_.unused(worker.config.timeouts.unused_s) => {}
-        }
-    };
+    let reason = reason_to_end(worker.shared.phase.clone(), in_flight, worker.config.timeouts.unused_s);
     let mut closed_phase = worker.shared.phase.clone();
     let closed = async {
         let _ = closed_phase.wait_for(|phase| *phase == Phase::Closed).await;
@@ -170,8 +176,25 @@ async fn run<C: Future>(worker: &Worker, use_: &Use, connection: C, end: impl Fn
     }
 }
 
+/// Resolves when nobody has used the connection for `unused`, or when the server drains and nobody uses it now.
+async fn reason_to_end(mut phase: watch::Receiver<Phase>, in_flight: Arc<InFlight>, unused: Duration) {
+    let drained = async {
+        let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+        tokio::select! {
+            () = in_flight.unused(QUIET) => {}
+            // Not when the grace time is over: last error events, and resets, say all there is to say.
+            _ = phase.wait_for(|phase| *phase == Phase::Insisting) => {}
+        }
+    };
+    tokio::select! {
+        () = drained => {}
+        () = in_flight.unused(unused) => {}
+    }
+}
+
 async fn handle_request(
     worker: Arc<Worker>,
+    handler: Handler,
     request: http::Request<Incoming>,
     connection: Connection,
     client: SocketAddr,
@@ -185,7 +208,7 @@ async fn handle_request(
             let request = Request { head, protocol, client, early_data: None };
             let (exchange, driver) =
                 driver::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
-            worker.shared.handler.handle_exchange(exchange);
+            handler.handle_exchange(exchange);
             tokio::spawn(driver.run());
         }
         Err(error) => {

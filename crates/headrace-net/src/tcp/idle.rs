@@ -12,26 +12,27 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-pub struct Use {
+/// The answers of one connection that are on their way.
+pub struct InFlight {
     open: AtomicU64,
     /// Milliseconds after `start` at which the last answer ended.
     last: AtomicU64,
     start: Instant,
 }
 
-impl Default for Use {
+impl Default for InFlight {
     fn default() -> Self {
         Self { open: AtomicU64::new(0), last: AtomicU64::new(0), start: Instant::now() }
     }
 }
 
 /// A request that is being answered.
-pub struct InUse(Arc<Use>);
+pub struct InFlightGuard(Arc<InFlight>);
 
-impl Use {
-    pub fn begin(self: &Arc<Self>) -> InUse {
+impl InFlight {
+    pub fn begin(self: &Arc<Self>) -> InFlightGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
-        InUse(self.clone())
+        InFlightGuard(self.clone())
     }
 
     /// Resolves when no answer was open for `limit`.
@@ -48,7 +49,7 @@ impl Use {
     }
 }
 
-impl Drop for InUse {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.last.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         self.0.open.fetch_sub(1, Ordering::Relaxed);
@@ -56,12 +57,12 @@ impl Drop for InUse {
 }
 
 /// A body whose connection is in use as long as it is there.
-pub struct Held<B> {
+pub struct CountedBody<B> {
     pub body: B,
-    pub _in_use: InUse,
+    pub _in_flight: InFlightGuard,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Held<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

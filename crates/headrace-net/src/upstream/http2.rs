@@ -18,8 +18,8 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::{Instant, timeout_at};
 
-use crate::server::Worker;
-use crate::upstream::{Answer, AnswerBody, Io, Progress, Target, UpstreamRequest};
+use crate::upstream::connect::Io;
+use crate::upstream::{Answer, AnswerBody, Progress, Target, UpstreamRequest, Upstreams};
 
 /// A connection's window must be wide: h2 counts many small unread DATA frames against it.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
@@ -52,11 +52,11 @@ impl Connections {
 
 /// Sends the request on an open connection; `None` when there is none.
 pub async fn open_pooled(
-    worker: &Worker,
+    upstreams: &Upstreams,
     request: &UpstreamRequest,
     body: &Bytes,
 ) -> Option<Result<Answer, Error>> {
-    let sender = worker.http2.get(&request.target)?;
+    let sender = upstreams.http2.get(&request.target)?;
     match send(sender, request, body, true).await {
         // The connection ended before the request was taken: a new one may do.
         Err(error) if error.kind == Kind::UpstreamConnect => None,
@@ -69,12 +69,12 @@ pub async fn open_pooled(
 /// # Errors
 /// Of side [`headrace_core::Side::Upstream`].
 pub async fn open_new(
-    worker: &Worker,
+    upstreams: &Upstreams,
     io: Io,
     request: &UpstreamRequest,
     body: &Bytes,
 ) -> Result<Answer, Error> {
-    let sender = connect(worker, io, &request.target).await?;
+    let sender = connect(upstreams, io, &request.target).await?;
     send(sender, request, body, false).await
 }
 
@@ -82,13 +82,17 @@ pub async fn open_new(
 ///
 /// # Errors
 /// [`Kind::UpstreamProtocol`].
-pub async fn connect(worker: &Worker, io: Io, target: &Target) -> Result<SendRequest<RequestBody>, Error> {
+pub async fn connect(
+    upstreams: &Upstreams,
+    io: Io,
+    target: &Target,
+) -> Result<SendRequest<RequestBody>, Error> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
-        .max_header_list_size(worker.config.upstream.max_head_bytes as u32)
-        .keep_alive_interval(worker.config.upstream.pool_idle_s)
+        .max_header_list_size(upstreams.limits.max_head_bytes as u32)
+        .keep_alive_interval(upstreams.limits.pool_idle_s)
         .handshake(TokioIo::new(io))
         .await
         .map_err(|error| Error::new(Kind::UpstreamProtocol, error.to_string()))?;
@@ -96,7 +100,7 @@ pub async fn connect(worker: &Worker, io: Io, target: &Target) -> Result<SendReq
         // How it ended is told to each of its streams.
         let _ = connection.await;
     });
-    worker.http2.put(target.clone(), sender.clone());
+    upstreams.http2.put(target.clone(), sender.clone());
     Ok(sender)
 }
 

@@ -1,13 +1,14 @@
 //! Idle HTTP/1.1 connections of one worker.
 //!
-//! In: connections whose last answer ended by its own framing, and new ones (`upstream/warm.rs`). Out: the warmest one that is still alive. At
-//! most `per_target` are kept for each target, none longer than `max_idle`.
+//! In: connections whose last answer ended by its own framing, and new ones (`upstream/warm.rs`). Out: the one that
+//! was used last and is still alive. At most `per_target` are kept for each target, none longer than `max_idle`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::upstream::{Io, Target};
+use crate::upstream::Target;
+use crate::upstream::connect::Io;
 
 pub struct Pool {
     idle: Mutex<HashMap<Target, Vec<(Io, Instant)>>>,
@@ -55,10 +56,6 @@ impl Pool {
 
     pub fn len(&self) -> usize {
         self.lock().values().map(Vec::len).sum()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Target, Vec<(Io, Instant)>>> {

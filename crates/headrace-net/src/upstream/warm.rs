@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::server::{Phase, Worker};
 use crate::tls::key_share;
-use crate::upstream::{self, Target};
+use crate::upstream::{Target, Upstreams, connect_ahead};
 
 /// Parts of the window, of which each has its highest number: what is older than the window goes part by part.
 const PARTS: u64 = 6;
@@ -18,14 +17,14 @@ const PARTS: u64 = 6;
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Who uses which model server.
-pub struct Uses {
+pub struct Demand {
     start: Instant,
     window: Duration,
     workers: usize,
-    all: Mutex<HashMap<Target, Use>>,
+    all: Mutex<HashMap<Target, TargetDemand>>,
 }
 
-struct Use {
+struct TargetDemand {
     connect_timeout: Duration,
     /// Running requests, by worker.
     busy: Vec<usize>,
@@ -33,7 +32,7 @@ struct Use {
     peaks: [(u64, usize); PARTS as usize],
 }
 
-impl Use {
+impl TargetDemand {
     fn note(&mut self, part: u64) {
         let running = self.busy.iter().sum();
         let peak = &mut self.peaks[(part % PARTS) as usize];
@@ -47,15 +46,15 @@ impl Use {
 }
 
 /// A running request; ends when dropped.
-pub struct Using {
-    uses: Arc<Uses>,
+pub struct InFlight {
+    demand: Arc<Demand>,
     target: Target,
     worker: usize,
 }
 
-impl Drop for Using {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.uses.end(&self.target, self.worker, Instant::now());
+        self.demand.end(&self.target, self.worker, Instant::now());
     }
 }
 
@@ -66,23 +65,23 @@ pub struct Wanted {
     pub count: usize,
 }
 
-impl Uses {
+impl Demand {
     /// `window`: for how long a use counts; zero: nothing is kept ready.
     pub fn new(window: Duration, workers: usize, now: Instant) -> Self {
         Self { start: now, window, workers, all: Mutex::default() }
     }
 
     /// Of a request that runs from now on.
-    pub fn using(
+    pub fn begin(
         self: &Arc<Self>,
         target: &Target,
         connect_timeout: Duration,
         worker: usize,
         now: Instant,
-    ) -> Using {
+    ) -> InFlight {
         let part = self.part(now);
         let mut all = self.lock();
-        let found = all.entry(target.clone()).or_insert_with(|| Use {
+        let found = all.entry(target.clone()).or_insert_with(|| TargetDemand {
             connect_timeout,
             busy: vec![0; self.workers],
             peaks: [(0, 0); PARTS as usize],
@@ -90,7 +89,7 @@ impl Uses {
         found.busy[worker] += 1;
         found.note(part);
         drop(all);
-        Using { uses: self.clone(), target: target.clone(), worker }
+        InFlight { demand: self.clone(), target: target.clone(), worker }
     }
 
     fn end(&self, target: &Target, worker: usize, now: Instant) {
@@ -122,34 +121,38 @@ impl Uses {
         PARTS + now.duration_since(self.start).as_millis() as u64 / length
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Target, Use>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Target, TargetDemand>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Closes what was idle for too long, and opens what should be ready, until the server is closed.
-pub async fn run(worker: Arc<Worker>) {
-    let mut phase = worker.shared.phase.clone();
+pub async fn run(
+    upstreams: Arc<Upstreams>,
+    is_draining: impl Fn() -> bool,
+    closed: impl Future<Output = ()>,
+) {
     let mut opening: HashMap<Target, tokio::task::JoinHandle<()>> = HashMap::new();
+    tokio::pin!(closed);
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
-            _ = phase.wait_for(|phase| *phase == Phase::Closed) => return,
+            () = &mut closed => return,
         }
-        worker.pool.sweep();
+        upstreams.pool.sweep();
         key_share::prepare();
         opening.retain(|_, task| !task.is_finished());
-        if worker.is_draining() {
+        if is_draining() {
             continue;
         }
         for Wanted { target, connect_timeout, count } in
-            worker.shared.uses.wanted(worker.number, Instant::now())
+            upstreams.demand.wanted(upstreams.worker, Instant::now())
         {
-            let most = worker.config.upstream.pool_idle_per_upstream;
-            let missing = count.min(most).saturating_sub(worker.pool.lasting(&target, LOOK));
+            let most = upstreams.limits.pool_idle_per_upstream;
+            let missing = count.min(most).saturating_sub(upstreams.pool.lasting(&target, LOOK));
             if missing > 0 && !opening.contains_key(&target) {
-                let (worker, to) = (worker.clone(), target.clone());
-                let open = async move { upstream::warm(&worker, &to, connect_timeout, missing).await };
+                let (upstreams, to) = (upstreams.clone(), target.clone());
+                let open = async move { connect_ahead(&upstreams, &to, connect_timeout, missing).await };
                 opening.insert(target, tokio::spawn(open));
             }
         }
@@ -168,39 +171,39 @@ mod tests {
         Target { is_tls: false, host: "model".to_owned(), port: 80, protocol }
     }
 
-    fn counts(uses: &Uses, now: Instant) -> Vec<usize> {
-        let of = |worker| uses.wanted(worker, now).iter().map(|wanted| wanted.count).sum();
-        (0..uses.workers).map(of).collect()
+    fn counts(demand: &Demand, now: Instant) -> Vec<usize> {
+        let of = |worker| demand.wanted(worker, now).iter().map(|wanted| wanted.count).sum();
+        (0..demand.workers).map(of).collect()
     }
 
     #[test]
     fn what_ran_at_one_time_is_shared_out_and_each_worker_has_one() {
         let now = Instant::now();
-        let uses = Arc::new(Uses::new(WINDOW, 2, now));
-        assert_eq!(counts(&uses, now), [0, 0]);
-        let one = uses.using(&target(), WINDOW, 0, now);
-        assert_eq!(counts(&uses, now), [0, 1], "the first has one, in use");
-        let more: Vec<_> = (0..4).map(|_| uses.using(&target(), WINDOW, 1, now)).collect();
-        assert_eq!(counts(&uses, now), [2, 0]);
+        let demand = Arc::new(Demand::new(WINDOW, 2, now));
+        assert_eq!(counts(&demand, now), [0, 0]);
+        let one = demand.begin(&target(), WINDOW, 0, now);
+        assert_eq!(counts(&demand, now), [0, 1], "the first has one, in use");
+        let more: Vec<_> = (0..4).map(|_| demand.begin(&target(), WINDOW, 1, now)).collect();
+        assert_eq!(counts(&demand, now), [2, 0]);
         drop((one, more));
-        assert_eq!(counts(&uses, now), [3, 3]);
+        assert_eq!(counts(&demand, now), [3, 3]);
     }
 
     #[test]
     fn what_nobody_uses_any_more_is_forgotten() {
         let now = Instant::now();
-        let uses = Arc::new(Uses::new(WINDOW, 1, now));
-        drop(uses.using(&target(), WINDOW, 0, now));
-        assert_eq!(counts(&uses, now + WINDOW / 2), [1]);
-        assert_eq!(counts(&uses, now + WINDOW * 2), [0]);
-        assert!(uses.lock().is_empty());
+        let demand = Arc::new(Demand::new(WINDOW, 1, now));
+        drop(demand.begin(&target(), WINDOW, 0, now));
+        assert_eq!(counts(&demand, now + WINDOW / 2), [1]);
+        assert_eq!(counts(&demand, now + WINDOW * 2), [0]);
+        assert!(demand.lock().is_empty());
     }
 
     #[test]
     fn without_a_window_nothing_is_kept_ready() {
         let now = Instant::now();
-        let uses = Arc::new(Uses::new(Duration::ZERO, 1, now));
-        let _using = uses.using(&target(), WINDOW, 0, now);
-        assert_eq!(counts(&uses, now), [0]);
+        let demand = Arc::new(Demand::new(Duration::ZERO, 1, now));
+        let _in_flight = demand.begin(&target(), WINDOW, 0, now);
+        assert_eq!(counts(&demand, now), [0]);
     }
 }

@@ -1,10 +1,12 @@
-//! The memory that all requests' bodies and all answers' queues share.
+//! The memory that the bodies of all requests share.
 //!
 //! In: how many bytes someone wants to keep. Out: whether there is room. What a [`Charge`] holds is given
 //! back when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
 
 /// A counter with a limit.
 #[derive(Clone, Debug)]
@@ -46,22 +48,28 @@ impl Charge {
         self.bytes += more;
         true
     }
-
-    /// Keeps exactly `bytes`, if that is less than before or there is room; false when there is none.
-    #[must_use]
-    pub fn set(&mut self, bytes: usize) -> bool {
-        if bytes >= self.bytes {
-            return self.grow(bytes - self.bytes);
-        }
-        self.memory.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
-        self.bytes = bytes;
-        true
-    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         self.memory.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A whole body of a request, and what it holds of the shared memory.
+pub struct KeptBody {
+    pub bytes: Bytes,
+    _charge: Option<Charge>,
+}
+
+impl KeptBody {
+    pub fn new(bytes: Bytes, charge: Option<Charge>) -> Self {
+        Self { bytes, _charge: charge }
+    }
+
+    /// Bytes that are counted elsewhere.
+    pub fn uncharged(bytes: Bytes) -> Self {
+        Self::new(bytes, None)
     }
 }
 
@@ -75,8 +83,9 @@ mod tests {
         let (mut a, mut b) = (memory.charge(), memory.charge());
         assert!(a.grow(60) && !b.grow(41) && b.grow(40));
         assert_eq!(memory.used(), 100);
-        assert!(!b.set(41) && b.set(10) && a.grow(30));
         drop(a);
-        assert_eq!(memory.used(), 10);
+        assert_eq!(memory.used(), 40);
+        drop(KeptBody::new(Bytes::new(), Some(b)));
+        assert_eq!(memory.used(), 0);
     }
 }

@@ -1,0 +1,161 @@
+//! The messages of one request stream of HTTP/3, as both ends read them.
+//!
+//! In: the receiving half of a QUIC stream. Out: field sections, pieces of a body, and the end, in the order that
+//! RFC 9114 §4.1 allows; or why the message cannot be read on.
+
+use bytes::Bytes;
+use headrace_core::http3::code::Scope;
+use headrace_core::http3::frame::{self, Frame, FrameError};
+use headrace_core::http3::{Http3Error, code};
+use quinn::{ConnectionError, ReadError, RecvStream};
+
+use crate::quic::stream_code;
+
+/// Most bytes taken from a stream at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Why a message cannot be read on.
+#[derive(Clone, Debug)]
+pub enum ReadFailure {
+    /// The peer broke the protocol.
+    Http3(Http3Error),
+    /// A HEADERS frame longer than allowed.
+    HeadTooLarge,
+    /// The peer reset the stream.
+    Reset(u64),
+    Lost(ConnectionError),
+    /// A 0-RTT stream that the server did not accept.
+    Rejected,
+}
+
+impl From<FrameError> for ReadFailure {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Http3(error) => ReadFailure::Http3(error),
+            FrameError::HeadTooLarge => ReadFailure::HeadTooLarge,
+        }
+    }
+}
+
+/// Ends what a breach of the protocol must end; a breach of one stream is left to its reader.
+pub fn breach(connection: &quinn::Connection, error: Http3Error) {
+    if error.scope == Scope::Connection {
+        connection.close(stream_code(error.code), error.reason.as_bytes());
+    }
+}
+
+/// One part of a message.
+#[derive(Debug)]
+pub enum Part {
+    /// An encoded field section: a head, or trailers after a body.
+    Fields(Bytes),
+    /// `is_first`: the first bytes of their DATA frame.
+    Data { bytes: Bytes, is_first: bool },
+    /// FIN, between two frames.
+    End,
+}
+
+/// Reads the frames of a stream, in the order RFC 9114 §4.1 allows.
+pub struct MessageReader {
+    recv: RecvStream,
+    decoder: frame::Decoder,
+    input: Bytes,
+    has_head: bool,
+    has_trailers: bool,
+    is_ended: bool,
+}
+
+impl MessageReader {
+    pub fn new(recv: RecvStream, max_head_bytes: usize) -> Self {
+        Self {
+            recv,
+            decoder: frame::Decoder::new(frame::On::Request, max_head_bytes),
+            input: Bytes::new(),
+            has_head: false,
+            has_trailers: false,
+            is_ended: false,
+        }
+    }
+
+    /// The next field section is a head again, after an interim answer.
+    pub fn expect_head(&mut self) {
+        self.has_head = false;
+    }
+
+    /// The next part. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the peer broke the protocol, reset the stream, or is gone.
+    pub async fn next(&mut self) -> Result<Part, ReadFailure> {
+        loop {
+            if let Some(frame) = self.decoder.poll(&mut self.input)? {
+                return self.order(frame);
+            }
+            match self.recv.read_chunk(READ_BYTES, true).await {
+                Ok(Some(chunk)) => self.input = chunk.bytes,
+                Ok(None) if self.decoder.is_between_frames() => {
+                    self.is_ended = true;
+                    return Ok(Part::End);
+                }
+                Ok(None) => {
+                    let cut = Http3Error::connection(code::FRAME_ERROR, "the stream ended inside a frame");
+                    return Err(ReadFailure::Http3(cut));
+                }
+                Err(ReadError::Reset(code)) => return Err(ReadFailure::Reset(code.into_inner())),
+                Err(ReadError::ConnectionLost(error)) => return Err(ReadFailure::Lost(error)),
+                Err(ReadError::ZeroRttRejected) => return Err(ReadFailure::Rejected),
+                Err(ReadError::ClosedStream | ReadError::IllegalOrderedRead) => {
+                    return Err(ReadFailure::Reset(code::INTERNAL_ERROR));
+                }
+            }
+        }
+    }
+
+    /// Resolves when the peer resets the stream before its end; never, once the end is known.
+    pub async fn reset(&mut self) -> ReadFailure {
+        if !self.is_ended {
+            match self.recv.received_reset().await {
+                Ok(Some(code)) => return ReadFailure::Reset(code.into_inner()),
+                Err(quinn::ResetError::ConnectionLost(error)) => return ReadFailure::Lost(error),
+                Ok(None) | Err(quinn::ResetError::ZeroRttRejected) => {}
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Asks the peer to send no more; does nothing once everything has come.
+    pub fn stop(&mut self, code: u64) {
+        if !self.is_ended {
+            let _ = self.recv.stop(stream_code(code));
+        }
+    }
+
+    pub fn is_early_data(&self) -> bool {
+        self.recv.is_0rtt()
+    }
+
+    fn order(&mut self, frame: Frame) -> Result<Part, ReadFailure> {
+        let unexpected =
+            |reason| Err(ReadFailure::Http3(Http3Error::connection(code::FRAME_UNEXPECTED, reason)));
+        match frame {
+            Frame::Headers(_) if self.has_trailers => unexpected("HEADERS after the trailers"),
+            Frame::Headers(section) => {
+                self.has_trailers = self.has_head;
+                self.has_head = true;
+                Ok(Part::Fields(section))
+            }
+            Frame::Data { .. } if !self.has_head => unexpected("DATA before HEADERS"),
+            Frame::Data { .. } if self.has_trailers => unexpected("DATA after the trailers"),
+            Frame::Data { bytes, is_first } => Ok(Part::Data { bytes, is_first }),
+            Frame::Control { .. } => unexpected("a control frame on a request stream"),
+        }
+    }
+}
+
+impl Drop for MessageReader {
+    /// Whatever is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with
+    /// H3_NO_ERROR).
+    fn drop(&mut self) {
+        self.stop(code::NO_ERROR);
+    }
+}

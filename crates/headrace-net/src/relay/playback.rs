@@ -1,0 +1,230 @@
+//! Telling a recorded answer to one client.
+//!
+//! In: a record that may still grow (`replay/`); the client's stream. Out: the answer from its first byte, each
+//! piece one DATA frame as when it came first; and a [`RelayReport`]. A client that reads slowly paces itself
+//! alone; when the record forgets what it has not read yet, its answer is reset. How it ends is decided by the table
+//! in `headrace-core/relay/readers.rs`.
+
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use headrace_core::events::Unit;
+use headrace_core::relay::ends::{self, Seen};
+use headrace_core::relay::{State, readers};
+use headrace_core::replay::{Break, End as RecordEnd, Place, Record};
+use headrace_core::{Error, Kind};
+use tokio::time::{sleep, timeout};
+
+use crate::downstream::Downstream;
+use crate::relay::ClientSide;
+use crate::relay::report::{End, RelayReport};
+use crate::replay::Reader;
+use crate::worker::Phase;
+
+/// Tells the record to the client, to its end.
+pub async fn run(client: ClientSide<'_>, mut reader: Reader) -> RelayReport {
+    let started = Instant::now();
+    let mut playback = Playback {
+        client,
+        cursor: 0,
+        state: State::Waiting,
+        is_done_mark_sent: false,
+        broken: None,
+        started,
+        last: None,
+        report: RelayReport::begin(),
+    };
+    let seen = if reader.is_late { Seen::Failed(Kind::Closed) } else { playback.tell(&reader).await };
+    if let Seen::Gone(gone) = seen {
+        reader.how = gone;
+    }
+    playback.end(seen).await;
+    playback.report.duration = started.elapsed();
+    playback.report
+}
+
+/// What a look into the record came to.
+enum Look {
+    /// Everything that is there was taken.
+    Open,
+    /// There is more than the client has room for now.
+    Behind,
+    /// There is no more to tell.
+    Over(Seen),
+}
+
+/// One client that is being told a record.
+struct Playback<'a> {
+    client: ClientSide<'a>,
+    /// The next entry of the record.
+    cursor: u64,
+    /// Waiting until the head was told, streaming from then on.
+    state: State,
+    /// The event that says that the answer is over was told.
+    is_done_mark_sent: bool,
+    /// How the record broke off.
+    broken: Option<Break>,
+    started: Instant,
+    /// When the client was last told an event.
+    last: Option<Instant>,
+    report: RelayReport,
+}
+
+impl Playback<'_> {
+    async fn tell(&mut self, reader: &Reader) -> Seen {
+        let buffer = &reader.buffer;
+        loop {
+            // Asked for before the look: what changes from here on is not missed.
+            let changed = buffer.changed();
+            let (began, before) = (Instant::now(), self.report.events);
+            let look = buffer.read(|record| {
+                let look = self.take(record);
+                record.note_read(self.cursor);
+                look
+            });
+            self.client.progress.events.store(self.report.events, Ordering::Relaxed);
+            self.client.progress.bytes.store(self.report.bytes, Ordering::Relaxed);
+            if matches!(look, Look::Over(Seen::End)) {
+                self.client.down.queue_end();
+            }
+            let stalled = self.client.worker.config.timeouts.stalled_reader_s;
+            let flushed = tokio::select! {
+                flushed = flush(self.client.down, stalled) => flushed,
+                () = &mut self.client.abandoned => return Seen::Abandoned,
+            };
+            if let Err(seen) = flushed {
+                return seen;
+            }
+            self.note_told(before, began);
+            match look {
+                Look::Open => {}
+                Look::Behind => continue,
+                Look::Over(seen) => return seen,
+            }
+            tokio::select! {
+                () = changed => {}
+                gone = self.client.down.gone() => return Seen::Gone(gone),
+                () = &mut self.client.abandoned => return Seen::Abandoned,
+            }
+        }
+    }
+
+    /// Queues what is there, up to the stream's budget.
+    fn take(&mut self, record: &Record) -> Look {
+        let ClientSide { down, worker, kept_body, is_head_request, .. } = &mut self.client;
+        if self.state == State::Waiting {
+            let Some((status, headers)) = record.head() else {
+                let is_over = record.end().is_some();
+                return if is_over { Look::Over(Seen::Failed(Kind::Closed)) } else { Look::Open };
+            };
+            down.queue_head(status, headers);
+            **kept_body = None;
+            self.report.status = Some(status);
+            self.report.head = Some(self.started.elapsed());
+            self.state = State::Streaming;
+        }
+        while down.queued() < worker.config.limits.stream_budget_bytes {
+            match record.at(self.cursor) {
+                Place::Entry(entry) => {
+                    let unit = Unit { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
+                    if !*is_head_request {
+                        down.queue_data(&unit);
+                    }
+                    self.is_done_mark_sent |= unit.is_done_mark();
+                    self.report.bytes += unit.len() as u64;
+                    self.report.events += u64::from(entry.is_event);
+                    self.cursor += 1;
+                }
+                Place::Open => return Look::Open,
+                Place::Forgotten => {
+                    // `idempotency.answer_bytes` were too few for how slowly it reads.
+                    let detail = "the record of the answer has gone on without it";
+                    self.report.error = Some(Error::new(Kind::ClientStalled, detail));
+                    return Look::Over(Seen::Stalled);
+                }
+                Place::End(RecordEnd::Finished(trailers)) => {
+                    if let Some(trailers) = trailers {
+                        down.queue_trailers(trailers);
+                    }
+                    return Look::Over(Seen::End);
+                }
+                Place::End(RecordEnd::Broken(broken)) => {
+                    self.broken = Some(broken.clone());
+                    return Look::Over(Seen::Failed(Kind::Closed));
+                }
+            }
+        }
+        Look::Behind
+    }
+
+    /// Notes the times of events that were taken since `before`, in one look that began at `began`, and are with
+    /// the transport now.
+    fn note_told(&mut self, before: u64, began: Instant) {
+        let report = &mut self.report;
+        if report.events == before {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(began) {
+            report.gaps.record(began - last);
+        }
+        // Events that were there at once came at once.
+        for _ in before + 1..report.events {
+            report.gaps.record(Duration::ZERO);
+        }
+        report.holds.record(now - began);
+        report.first_event.get_or_insert(now - self.started);
+    }
+
+    /// Ends the client's stream as the table says.
+    async fn end(&mut self, seen: Seen) {
+        let is_server_closed = self.client.worker.phase() == Phase::Closed;
+        let progress = ends::Progress { is_done_mark_sent: self.is_done_mark_sent, is_server_closed };
+        let input = ends::input(seen, self.state, progress);
+        let (action, cause) = readers::end(self.state, input);
+        let report = &mut self.report;
+        if let Some(kind) = ends::error(input, None) {
+            report.error.get_or_insert_with(|| kind.into());
+        }
+        let mut code = ends::reset_kind(input, report.error.as_ref().map(|error| error.kind)).h3_code();
+        match (cause, self.broken.take()) {
+            (Some(cause), _) => report.cause = cause,
+            (None, Some(broken)) => {
+                (report.cause, report.error, code) = (broken.cause, broken.error, broken.code);
+            }
+            (None, None) => {}
+        }
+        report.end = match action {
+            readers::Action::Finish => End::Finished,
+            readers::Action::LeaveUntouched => End::Untouched,
+            readers::Action::Reset | readers::Action::ResetAfterReading => End::Reset,
+        };
+        let down = &mut *self.client.down;
+        match action {
+            readers::Action::Finish => down.finish(),
+            readers::Action::LeaveUntouched => {}
+            readers::Action::Reset => down.reset(code),
+            readers::Action::ResetAfterReading => {
+                // The reset must not overtake the last error event.
+                tokio::select! {
+                    () = sleep(down.settle_time()) => {}
+                    _ = down.gone() => {}
+                }
+                down.reset(code);
+            }
+        }
+    }
+}
+
+/// Waits until everything queued is with the transport; not for a client that takes nothing for `stalled`.
+async fn flush(down: &mut Downstream, stalled: Duration) -> Result<(), Seen> {
+    loop {
+        let taken = down.taken();
+        match timeout(stalled, poll_fn(|cx| down.poll_flush(cx))).await {
+            Ok(flushed) => return flushed.map_err(Seen::Gone),
+            Err(_) if down.taken() > taken => {}
+            Err(_) => return Err(Seen::Stalled),
+        }
+    }
+}

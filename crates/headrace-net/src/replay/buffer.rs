@@ -1,0 +1,180 @@
+//! The record of one answer, between the relay that writes it and the clients that read it.
+//!
+//! In: an answer, written once. Out: the same answer, to any number of readers. The fastest reader paces the model
+//! server, a slower one only itself. The generation belongs to its readers: it ends when the last of them stops it,
+//! and a while after the last was lost, for a client whose connection died comes back. The record itself is
+//! `headrace-core/replay.rs`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use headrace_core::Kind;
+use headrace_core::relay::Cause;
+use headrace_core::replay::{Break, End, Record};
+use tokio::sync::Notify;
+
+use crate::gone::Gone;
+
+/// What a record costs while it is empty.
+const RECORD_COST: usize = 1024;
+
+/// What all budget of one keeper hold together. Beyond the bound, a record that grows keeps only what nobody has
+/// read yet.
+#[derive(Debug)]
+pub struct Budget {
+    most_bytes: usize,
+    bytes: AtomicUsize,
+}
+
+impl Budget {
+    pub fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, bytes: AtomicUsize::new(0) }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn replace(&self, before: usize, now: usize) {
+        self.bytes.fetch_add(now, Ordering::Relaxed);
+        self.bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+}
+
+/// One answer, recorded.
+pub struct Buffer {
+    state: Mutex<State>,
+    /// For readers: there is more to read.
+    changed: Notify,
+    /// How long a generation goes on whose last reader was lost.
+    pub(super) grace: Duration,
+    budget: Arc<Budget>,
+}
+
+pub(super) struct State {
+    pub record: Record,
+    /// The request's, until the answer has begun: another upstream may have to be asked.
+    pub body: Option<Bytes>,
+    /// What is counted of this record.
+    counted: usize,
+    pub readers: usize,
+    /// How and when the last reader left; `None` while there are some, and before the first.
+    pub left: Option<(Gone, Instant)>,
+    /// The task that writes, to hear that everybody left, or that it may go on.
+    pub writer: Option<Waker>,
+    /// It waits until somebody has read more.
+    pub is_paused: bool,
+    /// Everybody had left, and the generation ends: too late to join.
+    pub is_given_up: bool,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let counted = self.lock().counted;
+        self.budget.replace(counted, 0);
+    }
+}
+
+impl Buffer {
+    /// `most_bytes`: of the answer that is kept. `grace`: how long a generation goes on whose last reader was
+    /// lost. `body`: the request's.
+    pub fn new(budget: Arc<Budget>, most_bytes: usize, grace: Duration, body: Bytes) -> Self {
+        let mut state = State {
+            record: Record::new(most_bytes),
+            body: Some(body),
+            counted: 0,
+            readers: 0,
+            left: None,
+            writer: None,
+            is_paused: false,
+            is_given_up: false,
+        };
+        state.count(&budget);
+        Self { state: Mutex::new(state), changed: Notify::new(), grace, budget }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the record.
+    pub fn look<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
+        look(&self.lock().record)
+    }
+
+    /// Reads the record on, and notes how far; a writer that waits for readers goes on.
+    pub fn read<T>(&self, read: impl FnOnce(&mut Record) -> T) -> T {
+        let mut state = self.lock();
+        let before = state.record.unread();
+        let result = read(&mut state.record);
+        state.count(&self.budget);
+        if state.is_paused && state.record.unread() < before {
+            state.is_paused = false;
+            state.wake_writer();
+        }
+        result
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if self.budget.bytes() > self.budget.most_bytes {
+            state.record.forget(0);
+        }
+        state.count(&self.budget);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// There will be no more of it; does nothing once it has ended.
+    pub fn close(&self) {
+        let kind = Kind::Internal;
+        let broken = Break { code: kind.h3_code(), cause: Cause::Abandoned, error: Some(kind.into()) };
+        self.change(|state| state.record.set_end(End::Broken(broken)));
+    }
+
+    pub fn readers(&self) -> usize {
+        self.lock().readers
+    }
+
+    /// Resolves when the record has changed since the call.
+    pub fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.changed.notified()
+    }
+
+    /// The request's body, until the answer has begun.
+    pub fn request_body(&self) -> Option<Bytes> {
+        self.lock().body.clone()
+    }
+
+    /// It broke off, or is about to: nobody gets a whole answer from it any more.
+    pub fn has_failed(&self) -> bool {
+        self.lock().has_failed()
+    }
+}
+
+impl State {
+    pub fn has_failed(&self) -> bool {
+        self.is_given_up || matches!(self.record.end(), Some(End::Broken(_)))
+    }
+
+    /// Counts what is held now.
+    fn count(&mut self, budget: &Budget) {
+        let body = self.body.as_ref().map_or(0, Bytes::len);
+        let now = RECORD_COST + body + self.record.bytes();
+        if now != self.counted {
+            budget.replace(self.counted, now);
+            self.counted = now;
+        }
+    }
+
+    /// Its waker stays: one that was taken out could be missed until it is there again.
+    pub fn wake_writer(&self) {
+        if let Some(writer) = &self.writer {
+            writer.wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The record in the place of a client.
+//!
+//! In: what a relay would write to a client's stream. Out: the same, in the record (`buffer.rs`); and that everybody
+//! who read it has left.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_core::Error;
+use headrace_core::events::Unit;
+use headrace_core::relay::Cause;
+use headrace_core::replay::{End, Entry};
+use http::{HeaderMap, StatusCode};
+use tokio::time::Sleep;
+
+use crate::gone::Gone;
+use crate::replay::Buffer;
+
+/// The record in the place of a client.
+pub struct Writer {
+    buffer: Arc<Buffer>,
+    trailers: Option<HeaderMap>,
+    taken: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// What nobody has read may grow so long: a slow client slows its own model server, and no answer outgrows
+    /// what is kept of it before the first byte was told.
+    most_unread: usize,
+    /// The code by which the answer broke off.
+    broken: Option<u64>,
+}
+
+impl Writer {
+    pub fn new(buffer: Arc<Buffer>, most_unread: usize) -> Self {
+        Self { buffer, trailers: None, taken: 0, timer: None, most_unread, broken: None }
+    }
+
+    /// The relay is over: an answer that was reset ends here, now that its cause is known.
+    pub fn close(self, cause: Cause, error: Option<Error>) {
+        // It would keep the relay's memory as long as the record.
+        self.buffer.lock().writer = None;
+        if let Some(code) = self.broken {
+            let end = End::of_reset(code, cause, error);
+            self.buffer.change(|state| {
+                state.is_given_up &= matches!(end, End::Broken(_));
+                state.record.set_end(end);
+            });
+        }
+    }
+
+    pub fn queue_head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.buffer.change(|state| {
+            state.body = None;
+            state.record.set_head(status, headers.clone());
+        });
+    }
+
+    pub fn queue_data(&mut self, unit: &Unit<'_>) {
+        let bytes = Bytes::from([unit.held, unit.fresh].concat());
+        self.taken += bytes.len() as u64;
+        self.buffer.change(|state| state.record.push(Entry { bytes, is_event: unit.is_event }));
+    }
+
+    pub fn queue_trailers(&mut self, headers: &HeaderMap) {
+        self.trailers = Some(headers.clone());
+    }
+
+    /// What nobody has read yet.
+    pub fn queued(&self) -> usize {
+        let mut state = self.buffer.lock();
+        let unread = if state.record.is_full() { self.most_unread } else { state.record.unread() };
+        state.is_paused = unread >= self.most_unread;
+        unread
+    }
+
+    pub fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        Poll::Ready(Ok(()))
+    }
+
+    pub async fn delivered(&mut self) {}
+
+    pub fn settle_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Everybody left: the last one on purpose, or too long ago.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
+        let mut state = self.buffer.lock();
+        state.writer = Some(cx.waker().clone());
+        let gone = match state.left {
+            None => {
+                self.timer = None;
+                return Poll::Pending;
+            }
+            Some((Gone::Stopped, _)) => Gone::Stopped,
+            Some((Gone::Lost, since)) => {
+                let until = since + self.buffer.grace;
+                let timer =
+                    self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+                timer.as_mut().reset(until.into());
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                Gone::Lost
+            }
+        };
+        state.is_given_up = true;
+        Poll::Ready(gone)
+    }
+
+    pub fn finish(&mut self) {
+        let trailers = self.trailers.take();
+        self.buffer.change(|state| state.record.set_end(End::Finished(trailers)));
+    }
+
+    /// What its readers are told of it, they are told when the reason is known.
+    pub fn reset(&mut self, code: u64) {
+        self.broken = Some(code);
+    }
+}

@@ -1,0 +1,169 @@
+//! What one worker owns, what all of them share, and what is counted.
+//!
+//! In: a configuration. Out: slots for connections and exchanges, the phase of the server's life, the fields of
+//! every answer, the answers of the engine itself. It must not know who takes exchanges, nor how a connection is
+//! served.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use headrace_core::memory::Memory;
+use headrace_core::{Error, Kind};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::sync::watch;
+
+use crate::config::ServerConfig;
+use crate::quic::echo::counts;
+use crate::upstream::Upstreams;
+
+/// Where the server is in its life; it only goes on (`server/drain.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Running,
+    /// No new connections; GOAWAY; running exchanges go on.
+    Draining,
+    /// Half the grace time is over: connections over TCP that were never quiet are told, too.
+    Insisting,
+    /// The grace time is over: running exchanges are told so, and cut.
+    Expired,
+    Closed,
+}
+
+/// What all workers share.
+pub struct Shared {
+    pub memory: Memory,
+    pub counters: Counters,
+    pub phase: watch::Receiver<Phase>,
+    next_exchange: AtomicU64,
+}
+
+impl Shared {
+    /// `max_buffered_bytes`: of all requests' bodies together.
+    pub fn new(max_buffered_bytes: usize, phase: watch::Receiver<Phase>) -> Self {
+        let (memory, counters) = (Memory::new(max_buffered_bytes), Counters::default());
+        Self { memory, counters, phase, next_exchange: AtomicU64::new(1) }
+    }
+}
+
+/// Gauges and counts of the whole server.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub exchanges: AtomicUsize,
+    pub connections: AtomicUsize,
+    pub handshakes: AtomicUsize,
+    /// Exchanges that the end of a drain cut.
+    pub cut: AtomicUsize,
+    pub exchanges_total: AtomicU64,
+    pub connections_total: AtomicU64,
+    /// Requests that came in early data (0-RTT), before the handshake was complete.
+    pub early_requests_total: AtomicU64,
+    /// Connections refused, requests refused, at a limit.
+    pub refused_total: AtomicU64,
+    /// Connections closed because the peer broke the protocol.
+    pub breaches_total: AtomicU64,
+    pub echo: Arc<counts::Counters>,
+}
+
+/// What one worker owns.
+pub struct Worker {
+    pub number: usize,
+    pub config: Arc<ServerConfig>,
+    pub shared: Arc<Shared>,
+    pub upstreams: Arc<Upstreams>,
+    pub alt_svc: HeaderValue,
+}
+
+/// One of the things that are counted; given back when dropped.
+pub struct Slot {
+    shared: Arc<Shared>,
+    gauge: fn(&Counters) -> &AtomicUsize,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        (self.gauge)(&self.shared.counters).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A running exchange's slot.
+pub struct Active {
+    id: u64,
+    _slot: Slot,
+}
+
+impl Active {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Worker {
+    /// A slot of `gauge`, unless `limit` are taken.
+    pub fn slot(&self, gauge: fn(&Counters) -> &AtomicUsize, limit: usize) -> Option<Slot> {
+        let taken = gauge(&self.shared.counters).fetch_add(1, Ordering::Relaxed);
+        let slot = Slot { shared: self.shared.clone(), gauge };
+        if taken >= limit {
+            self.shared.counters.refused_total.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// A slot for an exchange, or the error the client is to be told.
+    pub fn begin_exchange(&self) -> Result<Active, Error> {
+        if self.phase() >= Phase::Expired {
+            return Err(Kind::ShuttingDown.into());
+        }
+        let slot = self
+            .slot(|counters| &counters.exchanges, self.config.limits.max_exchanges)
+            .ok_or_else(|| Error::new(Kind::Overloaded, "limits.max_exchanges is reached"))?;
+        self.shared.counters.exchanges_total.fetch_add(1, Ordering::Relaxed);
+        Ok(Active { id: self.shared.next_exchange.fetch_add(1, Ordering::Relaxed), _slot: slot })
+    }
+
+    /// Fields that every answer has (RFC 9110 §6.6.1).
+    pub fn finish_headers(&self, headers: &mut HeaderMap) {
+        if !headers.contains_key(header::DATE)
+            && let Ok(date) = HeaderValue::from_str(&httpdate::fmt_http_date(SystemTime::now()))
+        {
+            headers.insert(header::DATE, date);
+        }
+    }
+
+    /// Resolves when the server is in this phase, or in a later one.
+    pub fn reached(&self, least: Phase) -> impl Future<Output = ()> + use<> {
+        let mut phase = self.shared.phase.clone();
+        async move {
+            // The sender is the server: without it, all is over.
+            let _ = phase.wait_for(|phase| *phase >= least).await;
+        }
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.phase() != Phase::Running
+    }
+
+    pub fn phase(&self) -> Phase {
+        *self.shared.phase.borrow()
+    }
+
+    /// An answer of the engine itself, in the shape that OpenAI's clients read.
+    pub fn error_answer(&self, error: &Error) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let body = format!(
+            "{{\"error\":{{\"message\":\"{}\",\"type\":\"{}_error\",\"code\":\"{}\"}}}}\n",
+            error.kind.sentence(),
+            error.kind.side().name(),
+            error.kind.slug(),
+        );
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_LENGTH, body.len().into());
+        if error.kind.status() == 503 {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        self.finish_headers(&mut headers);
+        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, headers, body.into_bytes())
+    }
+}
