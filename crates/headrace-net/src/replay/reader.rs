@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::gone::Gone;
-use crate::replay::Buffer;
+use crate::replay::buffer::Buffer;
 
 /// One reader, until it is dropped.
 pub struct Reader {

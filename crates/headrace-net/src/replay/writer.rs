@@ -18,7 +18,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::Sleep;
 
 use crate::gone::Gone;
-use crate::replay::Buffer;
+use crate::replay::buffer::Buffer;
 
 /// The record in the place of a client.
 pub struct Writer {
