@@ -7,7 +7,7 @@ fields are pairs of text in Latin-1, names in lower case. Errors are those of `h
 import asyncio
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Any, Self, final, overload
+from typing import Any, Self, TypedDict, final, overload, type_check_only
 
 from headrace.errors import HeadraceError
 
@@ -16,10 +16,10 @@ __all__ = [
     "ClientConfig",
     "Connection",
     "Exchange",
-    "Recording",
-    "Records",
     "RelayReport",
     "RelayRequest",
+    "ReplayBudget",
+    "ReplayBuffer",
     "Request",
     "Server",
     "Stream",
@@ -33,6 +33,66 @@ __all__ = [
 ]
 
 _Fields = list[tuple[str, str]]
+
+@type_check_only
+class EchoCounts(TypedDict):
+    """What an echo did on one connection."""
+
+    echo_copies: int
+    """Copies that were sent, batches as one."""
+    echo_copied_bytes: int
+    echo_repaired: int
+    """Losses of which a copy arrived."""
+    echo_doubtful: int
+    """At most so many packets were sent again in vain."""
+
+@type_check_only
+class TransportStats(EchoCounts):
+    """What QUIC knows of a connection, since it began."""
+
+    rtt: float
+    """Seconds."""
+    congestion_window: int
+    """Bytes."""
+    lost_packets: int
+    """Declared lost, and sent again."""
+    sent_packets: int
+
+@type_check_only
+class ConnectionStats(TransportStats):
+    """What a client knows of its connection beside that."""
+
+    path_changes: int
+    """How often it has moved to another socket."""
+    sent_bytes: int
+    received_datagrams: int
+    received_bytes: int
+
+@type_check_only
+class ServerStats(TypedDict):
+    """Gauges, and counts (`_total`), of a whole server."""
+
+    exchanges: int
+    connections: int
+    handshakes: int
+    exchanges_total: int
+    connections_total: int
+    early_requests_total: int
+    """Requests that came in early data (0-RTT)."""
+    unknown_tickets_total: int
+    """Tickets that clients showed and that were not known, or no longer."""
+    refused_total: int
+    """Connections and requests refused at a limit."""
+    breaches_total: int
+    """Connections closed because the client broke the protocol."""
+    echo_copies_total: int
+    echo_copied_bytes_total: int
+    echo_repaired_total: int
+    echo_doubtful_total: int
+    buffered_bytes: int
+    """Bodies of requests that are held."""
+    pooled_upstreams: int
+    """Idle connections to model servers."""
 
 def build_info() -> list[tuple[str, str]]:
     """Version and build profile of this binary."""
@@ -86,7 +146,7 @@ class Server:
     def steered(self) -> bool:
         """Whether the kernel delivers datagrams by connection ID."""
 
-    def snapshot(self) -> list[tuple[str, int]]:
+    def snapshot(self) -> ServerStats:
         """Gauges and counts."""
 
     def fetch(
@@ -105,7 +165,7 @@ class Server:
 
     def drain(self, grace: float) -> asyncio.Future[int]:
         """Takes nothing new, waits at most `grace` for what runs, tells what still runs, closes; how many
-        answers were cut. A second call with less time hurries the first."""
+        answers were cut. A second call with less time ends the first one early."""
 
     def close(self) -> None:
         """Closes every connection at once, and waits for the workers."""
@@ -171,23 +231,24 @@ class RelayRequest:
     ) -> RelayRequest: ...
 
 @final
-class Records:
-    """What records hold together. Beyond `max_bytes`, one that grows keeps only what nobody has read yet."""
+class ReplayBudget:
+    """What all kept answers may hold together. Beyond `max_bytes`, one that grows keeps only what nobody has read
+    yet."""
 
-    def __new__(cls, *, max_bytes: int) -> Records: ...
+    def __new__(cls, *, max_bytes: int) -> ReplayBudget: ...
     @property
     def bytes(self) -> int: ...
 
 @final
-class Recording:
+class ReplayBuffer:
     """An answer that is relayed once and told to any number of clients, each from its first byte.
 
-    The generation ends when the last client that follows it stops it, and `grace` seconds after the last one
+    The generation ends when the last client that reads it stops it, and `grace` seconds after the last one
     was lost. The last `max_bytes` are kept, and what nobody has read: the fastest client paces the model
     server. `body`: the request's, kept until the answer has begun.
     """
 
-    def __new__(cls, records: Records, body: bytes, *, max_bytes: int, grace: float) -> Recording: ...
+    def __new__(cls, budget: ReplayBudget, body: bytes, *, max_bytes: int, grace: float) -> ReplayBuffer: ...
     def close(self) -> None:
         """There will be no more of it; does nothing once it has ended."""
 
@@ -214,7 +275,7 @@ class Recording:
         """What is kept of it."""
 
     @property
-    def followers(self) -> int: ...
+    def readers(self) -> int: ...
 
 @final
 class RelayReport:
@@ -279,13 +340,8 @@ class RelayReport:
         """The time in the gateway below which the share `q` (0 to 1) of all events lies, within 12 %."""
 
     @property
-    def transport(self) -> list[tuple[str, float]]:
-        """What QUIC knows of the client's connection, since it began; empty over TCP.
-
-        `rtt` (s), `congestion_window` (bytes), `lost_packets` (sent again), `sent_packets`; of
-        the echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` (losses of which a copy arrived) and
-        `echo_doubtful` (at most so many were sent again in vain).
-        """
+    def transport(self) -> TransportStats | None:
+        """What QUIC knows of the client's connection, since it began; `None` over TCP."""
 
 @final
 class Exchange:
@@ -338,15 +394,15 @@ class Exchange:
     def relay(self, request: RelayRequest) -> asyncio.Future[RelayReport]:
         """Relays an upstream's answer; see `RelayReport` for how it may end."""
 
-    def record(self, request: RelayRequest, recording: Recording) -> asyncio.Future[RelayReport]:
-        """Begins to relay an upstream's answer into a record, for `follow`. The body is the record's, unless
-        the request has one.
+    def relay_into(self, request: RelayRequest, buffer: ReplayBuffer) -> asyncio.Future[RelayReport]:
+        """Begins to relay an upstream's answer into a buffer, for `replay`. The body is the buffer's, unless the
+        request has one.
 
-        May be awaited beside `follow`. An `untouched` report leaves the record open for another upstream.
+        May be awaited beside `replay`. An `untouched` report leaves the buffer open for another upstream.
         """
 
-    def follow(self, recording: Recording) -> asyncio.Future[RelayReport]:
-        """Tells the record to the client, from its first byte to its end. `untouched`: it ended without a
+    def replay(self, buffer: ReplayBuffer) -> asyncio.Future[RelayReport]:
+        """Tells the buffered answer to the client, from its first byte to its end. `untouched`: it ended without a
         head, or had `failed` before."""
 
     @property
@@ -445,8 +501,8 @@ class Connection:
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
         """Ours and the server's, once it is reached."""
 
-    def stats(self) -> list[tuple[str, float]]:
-        """What the transport knows of the path. Empty before it is reached."""
+    def stats(self) -> ConnectionStats | None:
+        """What the transport knows of the path; `None` before it is reached."""
 
 @final
 class Stream:

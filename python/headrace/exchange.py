@@ -8,9 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from headrace._engine import Exchange, Recording, Records, RelayReport, RelayRequest, Request, Target
+from headrace._engine import (
+    Exchange,
+    RelayReport,
+    RelayRequest,
+    ReplayBudget,
+    ReplayBuffer,
+    Request,
+    Target,
+)
 
-__all__ = ["Exchange", "Handler", "Recording", "Records", "RelayReport", "RelayRequest", "Request", "Target"]
+__all__ = [
+    "Exchange",
+    "Handler",
+    "RelayReport",
+    "RelayRequest",
+    "ReplayBudget",
+    "ReplayBuffer",
+    "Request",
+    "Target",
+]
 
 Handler = Callable[[Exchange], Awaitable[None]]
 """A function that takes one exchange and answers it. When it returns or raises before the answer is finished,

@@ -66,13 +66,13 @@ class Server:
         except ConfigError as error:
             raise with_file(error, files(config)) from None
 
-    def snapshot(self) -> dict[str, int]:
+    def snapshot(self) -> _engine.ServerStats:
         """Gauges and counts of the engine."""
-        return dict(self.engine.snapshot())
+        return self.engine.snapshot()
 
     async def drain(self, grace_s: float) -> int:
         """Takes nothing new, waits at most `grace_s` for what runs, tells what still runs that it is cut,
-        closes. Returns how many answers were cut. A second call with less time hurries the first."""
+        closes. Returns how many answers were cut. A second call with less time ends the first one early."""
         cut = await self.engine.drain(grace_s)
         if self._tasks:
             # Their exchanges are over; what they say of them is still to be heard.

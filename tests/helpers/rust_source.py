@@ -1,8 +1,9 @@
 """What a crate's files say of its shape: which modules a module names, and how long its functions are.
 
-In: the files under a crate's `src`. Out: modules by name, the modules that each of them names, functions and their
-lengths. It reads tokens, not the language: comments, strings and characters are taken out, and what is left is
-searched for `use` trees and for paths that begin with `crate`, `super`, `self` or a module of the file's own.
+In: the files under a crate's `src`. Out: modules by name, the modules that each of them names, functions and
+their lengths. It reads tokens, not the language: comments, strings and characters are taken out, and what is
+left is searched for `use` trees and for paths that begin with `crate`, `super`, `self` or a module of the
+file's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 //! The record of one answer, from which it can be told again.
 //!
-//! In: the head, the body unit by unit, how it ended; how far it was read. Out: the same, to anybody who reads
-//! from any place that is still kept. It is bounded: when it is full, the oldest units are forgotten that somebody
+//! In: the head, the body piece by piece, how it ended; how far it was read. Out: the same, to anybody who reads
+//! from any place that is still kept. It is bounded: when it is full, the oldest pieces are forgotten that somebody
 //! has read, and who would still need them is told so. What nobody has read yet stays: whoever writes looks at
 //! [`Record::unread`], and pauses.
 

@@ -1,7 +1,7 @@
 //! What Python decided, as the engine reads it.
 //!
 //! In: one JSON text, written by `python/headrace/config/engine.py`; every default stands in `sections.py` beside it,
-//! with its unit and its reason. Nothing here has a default: a field that Python forgot is an error.
+//! with its piece and its reason. Nothing here has a default: a field that Python forgot is an error.
 
 use std::time::Duration;
 

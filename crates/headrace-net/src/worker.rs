@@ -24,7 +24,7 @@ pub enum Phase {
     /// No new connections; GOAWAY; running exchanges go on.
     Draining,
     /// Half the grace time is over: connections over TCP that were never quiet are told, too.
-    Insisting,
+    Forcing,
     /// The grace time is over: running exchanges are told so, and cut.
     Expired,
     Closed,

@@ -15,10 +15,10 @@ use headrace_net::client::{self, ClientConnection, Target};
 use headrace_net::config::Echo;
 use headrace_net::tls::{self, Identity, Trust};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::bridge::{Bridge, Outcome};
-use crate::convert::{method, seconds};
+use crate::convert::{method, seconds, typed_dict};
 use crate::waiter::call;
 use crate::{convert, errors};
 
@@ -186,25 +186,25 @@ impl Connection {
         Some(((ip.to_string(), ours.port()), (server.ip().to_string(), server.port())))
     }
 
-    /// What the transport knows of the path: seconds, packets, bytes. Empty before it is reached.
-    fn stats(&self) -> Vec<(&'static str, f64)> {
-        let Some(inner) = self.inner.inner() else { return Vec::new() };
+    /// What the transport knows of the path; `None` before the connection is reached.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(inner) = self.inner.inner() else { return Ok(None) };
         let stats = inner.quic.stats();
-        let echo = inner.desk.as_ref().map(|desk| desk.counters.counts()).unwrap_or_default();
-        vec![
-            ("rtt", inner.quic.rtt().as_secs_f64()),
-            ("congestion_window", stats.path.cwnd as f64),
-            ("lost_packets", stats.path.lost_packets as f64),
-            ("path_changes", inner.path_changes.load(Ordering::Relaxed) as f64),
-            ("sent_packets", stats.path.sent_packets as f64),
-            ("sent_bytes", stats.udp_tx.bytes as f64),
-            ("received_datagrams", stats.udp_rx.datagrams as f64),
-            ("received_bytes", stats.udp_rx.bytes as f64),
-            ("echo_copies", echo.copies as f64),
-            ("echo_copied_bytes", echo.copied_bytes as f64),
-            ("echo_repaired", echo.repaired as f64),
-            ("echo_doubtful", echo.doubtful as f64),
-        ]
+        let echo = inner.handoff.as_ref().map(|handoff| handoff.counters.counts()).unwrap_or_default();
+        Ok(Some(typed_dict!(py, {
+            rtt: inner.quic.rtt().as_secs_f64(),
+            congestion_window: stats.path.cwnd,
+            lost_packets: stats.path.lost_packets,
+            path_changes: inner.path_changes.load(Ordering::Relaxed),
+            sent_packets: stats.path.sent_packets,
+            sent_bytes: stats.udp_tx.bytes,
+            received_datagrams: stats.udp_rx.datagrams,
+            received_bytes: stats.udp_rx.bytes,
+            echo_copies: echo.copies,
+            echo_copied_bytes: echo.copied_bytes,
+            echo_repaired: echo.repaired,
+            echo_doubtful: echo.doubtful,
+        })))
     }
 
     fn __repr__(&self) -> String {

@@ -9,6 +9,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString};
 
+/// A dictionary whose keys and types the stub names (`_engine.pyi`, its `TypedDict`s).
+macro_rules! typed_dict {
+    ($py:expr, { $($name:ident: $value:expr,)* }) => {{
+        let dict = pyo3::types::PyDict::new($py);
+        $(dict.set_item(pyo3::intern!($py, stringify!($name)), $value)?;)*
+        dict
+    }};
+}
+
+pub(crate) use typed_dict;
+
 /// # Errors
 /// [`Kind::Misuse`] that names the field.
 pub fn headers_from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {

@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::bridge::{Bridge, Outcome};
 use crate::convert::{seconds, status};
-use crate::record::Recording;
+use crate::replay::ReplayBuffer;
 use crate::{convert, errors};
 
 /// What the client asked, but for the body.
@@ -321,22 +321,22 @@ impl Exchange {
     }
 
     /// Begins to relay an upstream's answer into a record; resolves with its `RelayReport`.
-    fn record<'py>(
+    fn relay_into<'py>(
         &self,
         py: Python<'py>,
         request: &RelayRequest,
-        recording: &Recording,
+        buffer: &ReplayBuffer,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.bridge.get().call(py, Outcome::Report, |reply| {
-            relay::record::start(self.inner.worker(), request.0.clone(), recording.0.clone(), reply);
+            relay::record::start(self.inner.worker(), request.0.clone(), buffer.0.clone(), reply);
             Ok(())
         })
     }
 
     /// Tells the record to the client, from its first byte; resolves with a `RelayReport`.
-    fn follow<'py>(&self, py: Python<'py>, recording: &Recording) -> PyResult<Bound<'py, PyAny>> {
-        let reader = Reader::join(&recording.0);
-        self.call(py, Outcome::Report, |reply| Command::Follow { reader, reply })
+    fn follow<'py>(&self, py: Python<'py>, buffer: &ReplayBuffer) -> PyResult<Bound<'py, PyAny>> {
+        let reader = Reader::join(&buffer.0);
+        self.call(py, Outcome::Report, |reply| Command::Replay { reader, reply })
     }
 
     /// Resolves with `"stopped"` or `"lost"` when the client is gone.

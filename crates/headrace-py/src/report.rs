@@ -5,7 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use headrace_core::stats::Histogram;
 use headrace_net::relay::report;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
+use crate::convert::typed_dict;
 use crate::errors;
 
 #[pyclass(frozen, module = "headrace._engine")]
@@ -109,21 +111,21 @@ impl RelayReport {
         self.0.holds.quantile(q).as_secs_f64()
     }
 
-    /// What QUIC knows of the client's connection since it began, as `(name, value)`; empty over TCP.
+    /// What QUIC knows of the client's connection since it began; `None` over TCP.
     #[getter]
-    fn transport(&self) -> Vec<(&'static str, f64)> {
-        let Some(transport) = self.0.transport else { return Vec::new() };
+    fn transport<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(transport) = self.0.transport else { return Ok(None) };
         let echo = transport.echo;
-        vec![
-            ("rtt", transport.round_trip.as_secs_f64()),
-            ("congestion_window", transport.congestion_window as f64),
-            ("lost_packets", transport.lost_packets as f64),
-            ("sent_packets", transport.sent_packets as f64),
-            ("echo_copies", echo.copies as f64),
-            ("echo_copied_bytes", echo.copied_bytes as f64),
-            ("echo_repaired", echo.repaired as f64),
-            ("echo_doubtful", echo.doubtful as f64),
-        ]
+        Ok(Some(typed_dict!(py, {
+            rtt: transport.round_trip.as_secs_f64(),
+            congestion_window: transport.congestion_window,
+            lost_packets: transport.lost_packets,
+            sent_packets: transport.sent_packets,
+            echo_copies: echo.copies,
+            echo_copied_bytes: echo.copied_bytes,
+            echo_repaired: echo.repaired,
+            echo_doubtful: echo.doubtful,
+        })))
     }
 
     fn __repr__(&self) -> String {

@@ -9,9 +9,10 @@ use headrace_net::exchange::Handler;
 use headrace_net::server;
 use headrace_net::upstream::UpstreamRequest;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::bridge::{Bridge, Outcome};
-use crate::convert::{method, seconds};
+use crate::convert::{method, seconds, typed_dict};
 use crate::exchange::{Exchange, Target};
 use crate::{convert, errors};
 
@@ -63,26 +64,26 @@ impl Server {
     }
 
     /// Gauges and counts.
-    fn snapshot(&self) -> Vec<(&'static str, u64)> {
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = &self.inner.shared.counters;
         let echo = counters.echo.counts();
-        vec![
-            ("exchanges", counters.exchanges.load(Ordering::Relaxed) as u64),
-            ("connections", counters.connections.load(Ordering::Relaxed) as u64),
-            ("handshakes", counters.handshakes.load(Ordering::Relaxed) as u64),
-            ("exchanges_total", counters.exchanges_total.load(Ordering::Relaxed)),
-            ("connections_total", counters.connections_total.load(Ordering::Relaxed)),
-            ("early_requests_total", counters.early_requests_total.load(Ordering::Relaxed)),
-            ("unknown_tickets_total", self.inner.unknown_tickets()),
-            ("refused_total", counters.refused_total.load(Ordering::Relaxed)),
-            ("breaches_total", counters.breaches_total.load(Ordering::Relaxed)),
-            ("echo_copies_total", echo.copies),
-            ("echo_copied_bytes_total", echo.copied_bytes),
-            ("echo_repaired_total", echo.repaired),
-            ("echo_doubtful_total", echo.doubtful),
-            ("buffered_bytes", self.inner.shared.memory.used() as u64),
-            ("pooled_upstreams", self.inner.pooled() as u64),
-        ]
+        Ok(typed_dict!(py, {
+            exchanges: counters.exchanges.load(Ordering::Relaxed),
+            connections: counters.connections.load(Ordering::Relaxed),
+            handshakes: counters.handshakes.load(Ordering::Relaxed),
+            exchanges_total: counters.exchanges_total.load(Ordering::Relaxed),
+            connections_total: counters.connections_total.load(Ordering::Relaxed),
+            early_requests_total: counters.early_requests_total.load(Ordering::Relaxed),
+            unknown_tickets_total: self.inner.unknown_tickets(),
+            refused_total: counters.refused_total.load(Ordering::Relaxed),
+            breaches_total: counters.breaches_total.load(Ordering::Relaxed),
+            echo_copies_total: echo.copies,
+            echo_copied_bytes_total: echo.copied_bytes,
+            echo_repaired_total: echo.repaired,
+            echo_doubtful_total: echo.doubtful,
+            buffered_bytes: self.inner.shared.memory.used(),
+            pooled_upstreams: self.inner.pooled(),
+        }))
     }
 
     /// Asks an upstream on the gateway's own behalf; resolves with `(status, headers, body)`.

@@ -15,7 +15,8 @@ use headrace_net::client::ClientConfig as ProductClient;
 use headrace_net::client::sessions::Origins;
 use headrace_net::config::{Congestion, ServerConfig as ProductServer};
 use headrace_net::quic::congestion::{Factory, factory};
-use headrace_net::quic::echo::controller::Desk;
+use headrace_net::quic::echo;
+use headrace_net::quic::echo::CopyHandoff as Desk;
 use headrace_net::tls::tickets::Tickets;
 use headrace_net::tls::{self, Trust};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -158,7 +159,7 @@ impl Setup {
         let desk = |is_server| self.echo.map(|echo| Arc::new(Desk::new(echo, is_server, Arc::default())));
         let (client_desk, server_desk) = (desk(false), desk(true));
         let watched = |desk: &Option<Arc<Desk>>, controller| match desk {
-            Some(desk) => desk.watch(controller),
+            Some(desk) => echo::controller::factory(desk, controller),
             None => controller,
         };
         let client_controller = watched(&client_desk, factory(Congestion::Bbr));

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use headrace_core::recovery::echo::Copies;
-use headrace_net::quic::echo::controller::{Desk, Leaving};
+use headrace_net::quic::echo::{CopyHandoff as Desk, SendDecision as Leaving};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, FrameStats, Incoming,
 };
@@ -175,9 +175,9 @@ impl Side {
                 let contents = &self.buffer[..transmit.size];
                 let desk = self.desk.as_ref();
                 let copies = match desk.map(|desk| desk.take(transmit.destination, contents)) {
-                    Some(Leaving::Withheld) => continue,
-                    Some(Leaving::Copied(_, copies, _)) => copies,
-                    Some(Leaving::Once) | None => Copies::default(),
+                    Some(Leaving::Withhold) => continue,
+                    Some(Leaving::SendWithCopies(_, copies, _)) => copies,
+                    Some(Leaving::SendOnce) | None => Copies::default(),
                 };
                 let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
                 for bytes in self.buffer[..transmit.size].chunks(segment) {

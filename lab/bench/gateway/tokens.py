@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
             ways = asyncio.run(
                 measure(proxy.origin, upstream, folder / "ca.pem", options.streams, options.seconds)
             )
-        holds = [entry["hold_p99_ms"] for entry in common.access_log(proxy.log) if entry.get("events")]
+        holds = [entry["gateway_p99_ms"] for entry in common.access_log(proxy.log) if entry.get("events")]
     result: dict[str, Any] = {
         "tokens": len(ways),
         "whole_way_ms": {name: load.quantile(ways, q) for name, q in common.QUANTILES.items()},

@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.client.connection import KEEP_IDLE_S, Answer, Chunk, Response, opener
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
-from headrace.client.replay import add_key, may_come_twice
+from headrace.client.replay import add_key, is_replay_safe
 from headrace.client.request import Request, Started, perform, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Trust
@@ -60,7 +60,7 @@ class _Core:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._adds_keys:
             add_key(method, target, fields)
-        may_be_early = may_come_twice(method, fields, replay_safe)
+        may_be_early = is_replay_safe(method, fields, replay_safe)
         return Request(
             method, origin, target, fields, body=body, timeouts=self._timeouts, may_be_early=may_be_early
         )

@@ -10,7 +10,7 @@ import atexit
 import json
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 from headrace import _engine, echo
 from headrace.client.origin import Origin
@@ -135,7 +135,7 @@ class Connection:
     def stats(self) -> dict[str, float]:
         """What the transport knows: `rtt` (s), `congestion_window` (bytes), `lost_packets`, `sent_packets`,
         `path_changes`, `echo_copies`, ..."""
-        return dict(self._raw.stats())
+        return cast("dict[str, float]", self._raw.stats() or {})
 
     @property
     def is_open(self) -> bool:

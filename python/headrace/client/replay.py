@@ -20,7 +20,7 @@ COMPLETIONS = ("/completions", "/responses", "/messages", "/api/chat", "/api/gen
 """How the paths end whose answers are generated."""
 
 
-def may_come_twice(method: str, headers: list[tuple[str, str]], is_declared: bool) -> bool:
+def is_replay_safe(method: str, headers: list[tuple[str, str]], is_declared: bool) -> bool:
     """Whether a request may be received twice: its method is safe, the program says so, or it has a key by
     which the server knows it again."""
     return is_declared or method in SAFE_METHODS or any(name == "idempotency-key" for name, _ in headers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.config import Config
 from headrace.errors import OverloadedError, RequestError
-from headrace.exchange import Exchange, Recording, RelayReport
+from headrace.exchange import Exchange, RelayReport, ReplayBuffer
 from headrace.gateway import early_data
 from headrace.gateway.answers import send_error, status_of
 from headrace.gateway.idempotency import Answer, Answers
@@ -62,7 +62,7 @@ class Dispatcher:
             generation = None
             if is_new:
                 generation = self.answers.begin(self._generate(exchange, candidates, outcome, answer))
-            report = outcome.report = await exchange.follow(answer.recording)
+            report = outcome.report = await exchange.replay(answer.buffer)
             if not report.untouched:
                 return
             if generation:
@@ -76,7 +76,7 @@ class Dispatcher:
     ) -> RelayReport | None:
         """Goes on when the client that asked first has left and others follow."""
         try:
-            return await self._ask_in_turn(exchange, candidates, outcome, answer.recording)
+            return await self._ask_in_turn(exchange, candidates, outcome, answer.buffer)
         finally:
             self.answers.end(answer)
 
@@ -85,7 +85,7 @@ class Dispatcher:
         exchange: Exchange,
         candidates: list[Upstream],
         outcome: Outcome,
-        recording: Recording | None = None,
+        buffer: ReplayBuffer | None = None,
     ) -> RelayReport | None:
         """Asks the least busy upstream, and one other while nothing of an answer was sent on."""
         tried: list[Upstream] = []
@@ -97,7 +97,7 @@ class Dispatcher:
 
             async def ask(upstream: Upstream = upstream, hold: bool = not is_last) -> RelayReport:
                 request = upstream.request(exchange, self.config, hold, self.forwards_keys)
-                return await (exchange.record(request, recording) if recording else exchange.relay(request))
+                return await (exchange.relay_into(request, buffer) if buffer else exchange.relay(request))
 
             report = outcome.report = await self._ask(exchange, upstream, ask)
             if not (report.untouched and report.cause in ("upstream_failed", "timeout")):

@@ -19,7 +19,7 @@ from typing import Any
 from headrace import errors
 from headrace.config import Idempotency
 from headrace.errors import HeadraceError
-from headrace.exchange import Recording, Records, RelayReport, Request
+from headrace.exchange import RelayReport, ReplayBudget, ReplayBuffer, Request
 
 log = logging.getLogger("headrace.idempotency")
 
@@ -34,7 +34,7 @@ class Answer:
     """The answer to one key."""
 
     place: Place
-    recording: Recording
+    buffer: ReplayBuffer
     fingerprint: bytes
     """Of the request."""
     ended_at: float = 0.0
@@ -45,7 +45,7 @@ class Answers:
 
     def __init__(self, config: Idempotency) -> None:
         self._config = config
-        self._records = Records(max_bytes=config.max_bytes)
+        self._budget = ReplayBudget(max_bytes=config.max_bytes)
         self._answers: dict[Place, Answer] = {}
         self._ended: deque[Answer] = deque()
         """The oldest first: only they are forgotten, so no request looks at more than it forgets."""
@@ -68,11 +68,11 @@ class Answers:
         fingerprint = _fingerprint(request, body)
         place = (_who(request, key_name), key)
         answer = self._answers.get(place)
-        if answer is None or answer.recording.failed:
+        if answer is None or answer.buffer.failed:
             return self._new(place, fingerprint, body), True
         if answer.fingerprint != fingerprint:
             raise errors.make("idempotency_key_reused")
-        if not answer.recording.whole:
+        if not answer.buffer.whole:
             raise errors.make("idempotency_key_too_late")
         self.attached += 1
         return answer, False
@@ -98,11 +98,11 @@ class Answers:
     def end(self, answer: Answer) -> None:
         """It has all it will have. One that may come out better next time is forgotten: its key may be tried
         again."""
-        recording = answer.recording
-        recording.close()
+        buffer = answer.buffer
+        buffer.close()
         if self._answers.get(answer.place) is not answer:
             return  # It failed, and another one has taken its place.
-        if recording.finished and not _may_be_asked_again(recording.status or 0):
+        if buffer.finished and not _may_be_asked_again(buffer.status or 0):
             answer.ended_at = time.monotonic()
             self._ended.append(answer)
         else:
@@ -110,12 +110,12 @@ class Answers:
 
     def _new(self, place: Place, fingerprint: bytes, body: bytes) -> Answer:
         config, most = self._config, self._config.max_bytes - self._config.answer_bytes - len(body)
-        while self._ended and self._records.bytes > most:
+        while self._ended and self._budget.bytes > most:
             self._forget_oldest()
-        if self._records.bytes > most:
+        if self._budget.bytes > most:
             raise errors.make("overloaded", "idempotency.max_bytes is reached")
-        recording = Recording(self._records, body, max_bytes=config.answer_bytes, grace=config.lost_s)
-        answer = self._answers[place] = Answer(place, recording, fingerprint)
+        buffer = ReplayBuffer(self._budget, body, max_bytes=config.answer_bytes, grace=config.lost_s)
+        answer = self._answers[place] = Answer(place, buffer, fingerprint)
         return answer
 
     def _forget_old(self) -> None:
@@ -130,7 +130,7 @@ class Answers:
     @property
     def bytes(self) -> int:
         """What all of them hold."""
-        return self._records.bytes
+        return self._budget.bytes
 
     def __len__(self) -> int:
         return len(self._answers)

@@ -17,7 +17,7 @@ from headrace.client import connection as engine
 from headrace.client.alt_svc import AltSvcCache
 from headrace.client.origin import Origin
 from headrace.client.pool import Http3, Pool
-from headrace.client.replay import REPLAY_SAFE_EXTENSION, add_key, may_come_twice
+from headrace.client.replay import REPLAY_SAFE_EXTENSION, add_key, is_replay_safe
 from headrace.client.request import Request, Started, perform, run, run_async
 from headrace.client.timeouts import Timeouts
 from headrace.client.trust import Cert, Verify, of_httpx, tcp_verify
@@ -126,7 +126,7 @@ class Core:
             timeouts=Timeouts.of_extension(extensions.get("timeout")),
             abandon_after=self._abandon_after,
             trace=extensions.get("trace"),
-            may_be_early=may_come_twice(request.method, headers, REPLAY_SAFE_EXTENSION in extensions),
+            may_be_early=is_replay_safe(request.method, headers, REPLAY_SAFE_EXTENSION in extensions),
         )
 
     def _answer(self, started: Started, read_timeout: float | None) -> Any:

@@ -5,7 +5,7 @@ In: an answer that has started. Out: what the transport knows of it, asked for w
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from headrace import _engine
 from headrace.client.request import Started
@@ -38,7 +38,7 @@ class Stats:
         """What is known of the connection: `rtt` (seconds), `congestion_window` (bytes), `lost_packets`,
         `path_changes`, `sent_packets`, `sent_bytes`, `received_datagrams` and `received_bytes`; and of our
         echo `echo_copies`, `echo_copied_bytes`, `echo_repaired` and `echo_doubtful`."""
-        return dict(self._started.connection.stats())
+        return cast("dict[str, float]", self._started.connection.stats() or {})
 
     def __repr__(self) -> str:
         return f"<Stats {self.protocol} {self._started.connection!r}>"

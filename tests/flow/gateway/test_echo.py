@@ -54,7 +54,8 @@ async def test_copies_and_repairs_are_counted_of_each_connection(
     gateway = await start(source, listen={"workers": 1}, echo={"mode": "on"})
 
     def last() -> dict[str, float]:
-        return dict(outcomes[-1].report.transport) if outcomes and outcomes[-1].report else {}
+        report = outcomes[-1].report if outcomes else None
+        return dict((report and report.transport) or {})
 
     def sums(name: str) -> float:
         return gateway.server.snapshot()[f"echo_{name}_total"]
@@ -94,7 +95,7 @@ async def test_without_an_echo_nothing_is_counted(
     connection = await connect(f"https://localhost:{port_of(gateway)}", trust)
     await ask(connection, 1)
     await eventually(lambda: len(outcomes) == 1)
-    seen = dict(outcomes[-1].report.transport) if outcomes[-1].report else {}
+    seen = (outcomes[-1].report and outcomes[-1].report.transport) or {}
     assert seen["sent_packets"] > 0
     assert seen["echo_copies"] == gateway.server.snapshot()["echo_copies_total"] == 0
     connection.close()

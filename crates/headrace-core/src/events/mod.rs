@@ -1,8 +1,8 @@
-//! Cutting an answer into the units that leave as one DATA frame each.
+//! Cutting an answer into the pieces that leave as one DATA frame each.
 //!
-//! In: the bytes of an answer's body as they arrive, cut anywhere. Out: units, in order, whose bytes together
-//! are exactly the bytes that came in. A unit of an event stream is one SSE event or one NDJSON line, so that
-//! no client ever waits for the second half of a token; of any other body, a unit is whatever has just
+//! In: the bytes of an answer's body as they arrive, cut anywhere. Out: pieces, in order, whose bytes together
+//! are exactly the bytes that came in. A piece of an event stream is one SSE event or one NDJSON line, so that
+//! no client ever waits for the second half of a token; of any other body, a piece is whatever has just
 //! arrived.
 //!
 //! What is held back is at most one incomplete event, and never more than `max_event_bytes`: a longer one
@@ -53,14 +53,14 @@ impl Framing {
 
 /// Some bytes that leave together: `held` (from before) and then `fresh` (of this call).
 #[derive(Clone, Copy, Debug)]
-pub struct Unit<'a> {
+pub struct Piece<'a> {
     pub held: &'a [u8],
     pub fresh: &'a [u8],
-    /// The unit completes an event (and is not a comment, a blank line, or raw bytes).
+    /// The piece completes an event (and is not a comment, a blank line, or raw bytes).
     pub is_event: bool,
 }
 
-impl Unit<'_> {
+impl Piece<'_> {
     pub fn len(&self) -> usize {
         self.held.len() + self.fresh.len()
     }
@@ -110,18 +110,18 @@ impl Splitter {
         }
     }
 
-    /// Takes bytes in; calls `emit` for each unit that is now complete.
-    pub fn handle_data(&mut self, data: &[u8], mut emit: impl FnMut(Unit<'_>)) {
+    /// Takes bytes in; calls `emit` for each piece that is now complete.
+    pub fn handle_data(&mut self, data: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         let mut start = 0;
         while let Some(End { at, is_event }) = self.scan_from(data, start) {
-            emit(Unit { held: &self.held, fresh: &data[start..at], is_event });
+            emit(Piece { held: &self.held, fresh: &data[start..at], is_event });
             self.held.clear();
             self.is_split = false;
             start = at;
         }
         let rest = &data[start..];
         if self.held.len() + rest.len() > self.max_event_bytes {
-            emit(Unit { held: &self.held, fresh: rest, is_event: false });
+            emit(Piece { held: &self.held, fresh: rest, is_event: false });
             self.held = Vec::new();
             self.is_split = true;
         } else {
@@ -130,9 +130,9 @@ impl Splitter {
     }
 
     /// The body ended as it should: what is held leaves, whole or not.
-    pub fn handle_end(&mut self, mut emit: impl FnMut(Unit<'_>)) {
+    pub fn handle_end(&mut self, mut emit: impl FnMut(Piece<'_>)) {
         if !self.held.is_empty() {
-            emit(Unit { held: &self.held, fresh: &[], is_event: !self.is_between_events() });
+            emit(Piece { held: &self.held, fresh: &[], is_event: !self.is_between_events() });
             self.held = Vec::new();
         }
     }
@@ -215,26 +215,26 @@ mod tests {
         let mark = b"data: [DONE]\n\n";
         for at in 0..mark.len() {
             let (held, fresh) = mark.split_at(at);
-            assert!(Unit { held, fresh, is_event: true }.is_done_mark());
+            assert!(Piece { held, fresh, is_event: true }.is_done_mark());
         }
         for other in [&b"data: [DON"[..], b"data: {}\n\n", b"", b": [DONE]"] {
-            assert!(!Unit { held: b"", fresh: other, is_event: true }.is_done_mark());
+            assert!(!Piece { held: b"", fresh: other, is_event: true }.is_done_mark());
         }
     }
 
-    /// Feeds `parts` and returns (bytes, is_event) of each unit, and what was left at the end.
+    /// Feeds `parts` and returns (bytes, is_event) of each piece, and what was left at the end.
     fn split(framing: Framing, parts: &[&[u8]]) -> Vec<(String, bool)> {
         let mut splitter = Splitter::new(framing, 1 << 16);
-        let mut units = Vec::new();
-        let mut keep = |unit: Unit<'_>| {
-            let bytes = [unit.held, unit.fresh].concat();
-            units.push((String::from_utf8_lossy(&bytes).into_owned(), unit.is_event));
+        let mut pieces = Vec::new();
+        let mut keep = |piece: Piece<'_>| {
+            let bytes = [piece.held, piece.fresh].concat();
+            pieces.push((String::from_utf8_lossy(&bytes).into_owned(), piece.is_event));
         };
         for part in parts {
             splitter.handle_data(part, &mut keep);
         }
         splitter.handle_end(&mut keep);
-        units
+        pieces
     }
 
     fn events(framing: Framing, parts: &[&[u8]]) -> Vec<String> {
@@ -258,10 +258,10 @@ mod tests {
             for first in 0..bytes.len() {
                 for second in first..bytes.len() {
                     let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
-                    let units = split(Framing::Sse, &parts);
-                    let joined: String = units.iter().map(|(text, _)| text.as_str()).collect();
-                    let found = units.iter().filter(|(_, is_event)| *is_event).count();
-                    assert_eq!(found, expected.len(), "{stream:?} cut at {first} and {second}: {units:?}");
+                    let pieces = split(Framing::Sse, &parts);
+                    let joined: String = pieces.iter().map(|(text, _)| text.as_str()).collect();
+                    let found = pieces.iter().filter(|(_, is_event)| *is_event).count();
+                    assert_eq!(found, expected.len(), "{stream:?} cut at {first} and {second}: {pieces:?}");
                     // Cutting inside a character only confuses the test's own decoding.
                     if stream.is_ascii() {
                         assert_eq!(&joined, stream);
@@ -276,14 +276,14 @@ mod tests {
     #[test]
     fn an_event_leaves_as_soon_as_its_blank_line_is_there() {
         let mut splitter = Splitter::new(Framing::Sse, 1 << 16);
-        let mut units = 0;
-        splitter.handle_data(b"data: a\r\n\r", |unit| units += usize::from(unit.is_event));
-        assert_eq!(units, 1, "the CR of the blank line is enough");
-        splitter.handle_data(b"\ndata: b\r\n\r\n", |unit| {
-            units += 1;
-            assert_eq!((unit.held, unit.fresh), (&b""[..], &b"\ndata: b\r\n\r\n"[..]));
+        let mut pieces = 0;
+        splitter.handle_data(b"data: a\r\n\r", |piece| pieces += usize::from(piece.is_event));
+        assert_eq!(pieces, 1, "the CR of the blank line is enough");
+        splitter.handle_data(b"\ndata: b\r\n\r\n", |piece| {
+            pieces += 1;
+            assert_eq!((piece.held, piece.fresh), (&b""[..], &b"\ndata: b\r\n\r\n"[..]));
         });
-        assert_eq!(units, 2);
+        assert_eq!(pieces, 2);
     }
 
     #[test]
@@ -323,11 +323,11 @@ mod tests {
     fn an_event_too_long_to_hold_leaves_in_pieces() {
         let mut splitter = Splitter::new(Framing::Sse, 16);
         let mut sizes = Vec::new();
-        splitter.handle_data(b"data: 0123456789", |unit| sizes.push(unit.len()));
-        splitter.handle_data(b"abcdef", |unit| sizes.push(unit.len()));
+        splitter.handle_data(b"data: 0123456789", |piece| sizes.push(piece.len()));
+        splitter.handle_data(b"abcdef", |piece| sizes.push(piece.len()));
         assert_eq!(sizes, [22]);
         assert_eq!(splitter.poll_error_event(Kind::UpstreamClosed), None, "half an event has left");
-        splitter.handle_data(b"\n\n", |unit| sizes.push(unit.len()));
+        splitter.handle_data(b"\n\n", |piece| sizes.push(piece.len()));
         assert_eq!(sizes, [22, 2]);
         assert!(splitter.poll_error_event(Kind::UpstreamClosed).is_some());
     }

@@ -23,7 +23,8 @@ use crate::client::sessions::{Origin, Origins, Target};
 use crate::client::socket::{self, ClientRuntime};
 use crate::config::Congestion;
 use crate::quic::congestion;
-use crate::quic::echo::controller::{self, Desk};
+use crate::quic::echo::CopyHandoff;
+use crate::quic::echo::controller::{self, PACKET_THRESHOLD};
 use crate::quic::stream_code;
 use crate::tls::key_share;
 
@@ -50,13 +51,13 @@ pub struct ClientConfig {
 }
 
 /// What every attempt needs.
-struct Plan {
+struct AttemptContext {
     config: ClientConfig,
     quic: quinn::ClientConfig,
     origin: Arc<Origin>,
     target: Target,
     progress: Arc<watch::Sender<Progress>>,
-    desk: Option<Arc<Desk>>,
+    handoff: Option<Arc<CopyHandoff>>,
 }
 
 /// `progress` is told of a connection on which early data can be sent.
@@ -71,36 +72,37 @@ pub async fn connect(
     let origin = config.origins.find(target)?;
     let mut quic = quinn::ClientConfig::new(origin.tls.clone());
     let mut transport = transport(config);
-    let desk = config.echo.map(|settings| Arc::new(Desk::new(settings, false, Arc::default())));
-    if let Some(desk) = &desk {
-        transport.congestion_controller_factory(desk.watch(congestion::factory(CONGESTION)));
+    let handoff = config.echo.map(|settings| Arc::new(CopyHandoff::new(settings, false, Arc::default())));
+    if let Some(handoff) = &handoff {
+        transport
+            .congestion_controller_factory(controller::factory(handoff, congestion::factory(CONGESTION)));
     }
     quic.transport_config(Arc::new(transport));
     let (config, target, progress) = (config.clone(), target.clone(), progress.clone());
     let handshake_timeout = config.handshake_timeout;
-    let plan = Arc::new(Plan { config, quic, origin, target, progress, desk });
-    timeout(handshake_timeout, reach(&plan)).await.unwrap_or_else(|_| {
+    let context = Arc::new(AttemptContext { config, quic, origin, target, progress, handoff });
+    timeout(handshake_timeout, reach(&context)).await.unwrap_or_else(|_| {
         let waited = handshake_timeout.as_secs_f64();
-        Err(Error::new(Kind::ConnectTimeout, format!("{plan}: no answer over UDP within {waited} s")))
+        Err(Error::new(Kind::ConnectTimeout, format!("{context}: no answer over UDP within {waited} s")))
     })
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for AttemptContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.target.host, self.target.port)
     }
 }
 
-async fn reach(plan: &Arc<Plan>) -> Result<Arc<Inner>, Error> {
-    let found = tokio::net::lookup_host((plan.target.host.as_str(), plan.target.port)).await;
-    let found = found.map_err(|error| Error::new(Kind::Connect, format!("{plan}: {error}")))?;
+async fn reach(context: &Arc<AttemptContext>) -> Result<Arc<Inner>, Error> {
+    let found = tokio::net::lookup_host((context.target.host.as_str(), context.target.port)).await;
+    let found = found.map_err(|error| Error::new(Kind::Connect, format!("{context}: {error}")))?;
     let mut addresses = interleaved(found.collect());
     let mut attempts = JoinSet::new();
-    let mut failure = Error::new(Kind::Connect, format!("{plan}: no address"));
+    let mut failure = Error::new(Kind::Connect, format!("{context}: no address"));
     loop {
         if let Some(address) = addresses.pop_front() {
-            let plan = plan.clone();
-            attempts.spawn(async move { attempt(&plan, address).await });
+            let context = context.clone();
+            attempts.spawn(async move { attempt(&context, address).await });
         }
         tokio::select! {
             ended = attempts.join_next() => match ended {
@@ -114,12 +116,12 @@ async fn reach(plan: &Arc<Plan>) -> Result<Arc<Inner>, Error> {
     }
 }
 
-async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> {
-    let name = plan.to_string();
+async fn attempt(context: &AttemptContext, address: SocketAddr) -> Result<Arc<Inner>, Error> {
+    let name = context.to_string();
     let failed = |error: &dyn fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
-    let endpoint = endpoint(address, plan.desk.as_ref()).map_err(|error| failed(&error))?;
+    let endpoint = endpoint(address, context.handoff.as_ref()).map_err(|error| failed(&error))?;
     let connecting = endpoint
-        .connect_with(plan.quic.clone(), address, &plan.target.name)
+        .connect_with(context.quic.clone(), address, &context.target.name)
         .map_err(|error| failed(&error))?;
     let meanwhile = tokio::spawn(async move {
         sleep(MEANWHILE_AFTER).await;
@@ -128,8 +130,8 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
         socket::source_towards(address)
     });
     let begin = |quic| {
-        let (origin, endpoint, desk) = (plan.origin.clone(), endpoint.clone(), plan.desk.clone());
-        Inner::begin(plan.config.max_head_bytes, origin, quic, endpoint, desk)
+        let (origin, endpoint, handoff) = (context.origin.clone(), endpoint.clone(), context.handoff.clone());
+        Inner::begin(context.config.max_head_bytes, origin, quic, endpoint, handoff)
     };
     let (quic, accepted) = match connecting.into_0rtt() {
         Ok(early) => early,
@@ -142,7 +144,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
     let mut pending = Pending(Some(quic.clone()));
     let announced = async {
         let begun = begin(quic.clone()).await;
-        begun.inspect(|inner| Progress::announce(&plan.progress, inner))
+        begun.inspect(|inner| Progress::announce(&context.progress, inner))
     };
     let (announced, is_accepted) = tokio::join!(announced, accepted);
     if let Some(error) = quic.close_reason() {
@@ -152,7 +154,7 @@ async fn attempt(plan: &Plan, address: SocketAddr) -> Result<Arc<Inner>, Error> 
         Ok(inner) => {
             if !is_accepted {
                 // The control stream was sent in it, too.
-                *inner.control.lock().await = open_control(&quic, plan.config.max_head_bytes).await?;
+                *inner.control.lock().await = open_control(&quic, context.config.max_head_bytes).await?;
             }
             inner
         }
@@ -191,8 +193,8 @@ fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     }
 }
 
-fn endpoint(address: SocketAddr, desk: Option<&Arc<Desk>>) -> std::io::Result<Endpoint> {
-    let socket = socket::open(address, desk)?;
+fn endpoint(address: SocketAddr, handoff: Option<&Arc<CopyHandoff>>) -> std::io::Result<Endpoint> {
+    let socket = socket::open(address, handoff)?;
     Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(ClientRuntime))
 }
 
@@ -209,7 +211,7 @@ pub fn transport(config: &ClientConfig) -> TransportConfig {
         .congestion_controller_factory(congestion::factory(CONGESTION))
         .datagram_receive_buffer_size(None);
     if config.echo.is_some() {
-        transport.packet_threshold(controller::PACKET_THRESHOLD);
+        transport.packet_threshold(PACKET_THRESHOLD);
     }
     transport
 }

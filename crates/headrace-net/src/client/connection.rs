@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::client::activity::{Flow, Stream, Streams};
 use crate::client::sessions::Origin;
 use crate::client::socket;
-use crate::quic::echo::controller::Desk;
+use crate::quic::echo::CopyHandoff;
 use crate::quic::stream_code;
 
 /// Of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
@@ -191,7 +191,7 @@ pub struct Inner {
     /// Where the system's routes let it leave, when it last looked.
     source: std::sync::Mutex<Option<IpAddr>>,
     pub endpoint: Endpoint,
-    pub desk: Option<Arc<Desk>>,
+    pub handoff: Option<Arc<CopyHandoff>>,
 }
 
 impl Drop for Inner {
@@ -222,7 +222,7 @@ impl Inner {
         origin: Arc<Origin>,
         quic: quinn::Connection,
         endpoint: Endpoint,
-        desk: Option<Arc<Desk>>,
+        handoff: Option<Arc<CopyHandoff>>,
     ) -> Result<Arc<Self>, Error> {
         let control = open_control(&quic, max_head_bytes).await?;
         Ok(Arc::new(Self {
@@ -237,7 +237,7 @@ impl Inner {
             path_changes: AtomicU64::new(0),
             source: std::sync::Mutex::default(),
             endpoint,
-            desk,
+            handoff,
         }))
     }
 
@@ -264,7 +264,7 @@ impl Inner {
     /// [`Kind::Connect`] when no socket can be had.
     pub fn migrate(self: &Arc<Self>) -> Result<(), Error> {
         let server = self.quic.remote_address();
-        socket::open(server, self.desk.as_ref())
+        socket::open(server, self.handoff.as_ref())
             .and_then(|socket| self.endpoint.rebind_abstract(socket))
             .map_err(|error| Error::new(Kind::Connect, format!("no new socket: {error}")))?;
         *self.source() = socket::source_towards(server);

@@ -79,7 +79,7 @@ impl ClientConnection {
         let task = runtime()?.spawn(async move {
             sender.send_replace(match connect::connect(&config, &target, &sender).await {
                 Ok(inner) => {
-                    monitor::watch_over(&inner, counted, config.keep_idle);
+                    monitor::start(&inner, counted, config.keep_idle);
                     Progress::Reached(inner)
                 }
                 Err(error) => Progress::Failed(error),

@@ -27,9 +27,9 @@ const SILENCE_CHECK: Duration = Duration::from_millis(250);
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Begins all of it; ends with the connection.
-pub fn watch_over(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
+pub fn start(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
     let (weak, quic, flow) = (Arc::downgrade(inner), inner.quic.clone(), inner.flow.clone());
-    network::watch(weak.clone());
+    network::register(weak.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = read_control(weak.clone()) => {}

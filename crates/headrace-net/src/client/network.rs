@@ -22,15 +22,15 @@ const LEAVING: Duration = Duration::from_millis(20);
 
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 /// The process that watches; a child that was forked from it has to begin anew.
-static WATCHED_BY: AtomicU32 = AtomicU32::new(0);
+static REGISTERED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// Lets the connection follow the network. Must run on the client's runtime.
-pub fn watch(connection: Weak<Inner>) {
+pub fn register(connection: Weak<Inner>) {
     let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     connections.retain(|each| each.strong_count() > 0);
     connections.push(connection);
     drop(connections);
-    if WATCHED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
+    if REGISTERED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
         // Where the kernel refuses the socket, connections move only when they are told to.
         if let Some(socket) = listen() {
             tokio::spawn(run(socket));
@@ -40,7 +40,7 @@ pub fn watch(connection: Weak<Inner>) {
 
 /// Closes every client connection of the process, and gives what says so the time to leave: called at its end.
 pub fn close_all() {
-    if WATCHED_BY.load(Ordering::Relaxed) != std::process::id() {
+    if REGISTERED_BY.load(Ordering::Relaxed) != std::process::id() {
         return; // They are another process's.
     }
     let connections = CONNECTIONS.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();

@@ -23,7 +23,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 
 use crate::quic::echo;
-use crate::quic::echo::controller::Desk;
+use crate::quic::echo::CopyHandoff;
 use crate::quic::udp::{RoomPoller, Udp};
 
 /// Reads that are made at once.
@@ -40,12 +40,12 @@ thread_local! {
     static SPARES: RefCell<[Option<Arc<dyn AsyncUdpSocket>>; 2]> = RefCell::default();
 }
 
-/// A socket towards `server`, with an echo when there is a desk. Must run on the client's runtime.
+/// A socket towards `server`, with an echo when there is a handoff. Must run on the client's runtime.
 ///
 /// # Errors
 /// What the system says.
-pub fn open(server: SocketAddr, desk: Option<&Arc<Desk>>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-    Ok(echo::socket::wrap(take(server)?, desk))
+pub fn open(server: SocketAddr, handoff: Option<&Arc<CopyHandoff>>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    Ok(echo::socket::wrap(take(server)?, handoff))
 }
 
 /// The address of ours from which the system would reach the server.

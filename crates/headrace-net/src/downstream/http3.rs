@@ -1,6 +1,6 @@
 //! One answer over HTTP/3.
 //!
-//! In: a head, units of a body, trailers, an end. Out: frames on a QUIC stream, one DATA frame per unit. A
+//! In: a head, pieces of a body, trailers, an end. Out: frames on a QUIC stream, one DATA frame per piece. A
 //! sender that is dropped before it finished resets the stream: quinn alone would send FIN, and a cut answer
 //! would look complete.
 
@@ -13,15 +13,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::http3::{code, frame, message, priority, varint};
 use http::{HeaderMap, StatusCode};
 use quinn::{SendStream, StoppedError, VarInt, WriteError};
 
 use crate::gone::Gone;
-use crate::quic::echo::counts::Tally;
-use crate::quic::stats::Transport;
-use crate::quic::{gone, settle_time, stream_code};
+use crate::quic::stats::{Tally, Transport};
+use crate::quic::{gone, reading_time, stream_code};
 
 /// A payload of at least this size is sent as it is, not copied behind its frame header.
 const COPY_BELOW: usize = 4 * 1024;
@@ -78,17 +77,17 @@ impl Sender {
     }
 
     /// One DATA frame.
-    pub fn queue_data(&mut self, unit: &Unit<'_>) {
-        let length = unit.len();
+    pub fn queue_data(&mut self, piece: &Piece<'_>) {
+        let length = piece.len();
         self.batch.reserve(1 + varint::size(length as u64) + if length < COPY_BELOW { length } else { 0 });
         frame::put_header(&mut self.batch, frame::DATA, length);
         if length < COPY_BELOW {
-            self.batch.put_slice(unit.held);
-            self.batch.put_slice(unit.fresh);
+            self.batch.put_slice(piece.held);
+            self.batch.put_slice(piece.fresh);
             self.queued += length;
         } else {
             self.close_batch();
-            self.queue_frame(Bytes::from([unit.held, unit.fresh].concat()));
+            self.queue_frame(Bytes::from([piece.held, piece.fresh].concat()));
         }
     }
 
@@ -166,8 +165,8 @@ impl Sender {
 
     /// How long the client needs to see what was flushed, with one retransmission: a reset that overtakes it
     /// would take it back.
-    pub fn settle_time(&self) -> Duration {
-        settle_time(&self.connection)
+    pub fn reading_time(&self) -> Duration {
+        reading_time(&self.connection)
     }
 
     pub fn transport(&self) -> Transport {

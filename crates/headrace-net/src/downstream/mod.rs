@@ -1,6 +1,6 @@
 //! The side of the client, whatever protocol it speaks.
 //!
-//! In: a head, units of a body, trailers, an end. Out: the same on the wire, one frame per unit; how much is
+//! In: a head, pieces of a body, trailers, an end. Out: the same on the wire, one frame per piece; how much is
 //! waiting; and whether the client stopped or was lost.
 
 pub mod http3;
@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use http::{HeaderMap, StatusCode};
 
 use crate::gone::Gone;
@@ -41,8 +41,8 @@ impl Downstream {
     }
 
     /// One DATA frame (HTTP/1.1: one chunk).
-    pub fn queue_data(&mut self, unit: &Unit<'_>) {
-        each!(self, sender => sender.queue_data(unit));
+    pub fn queue_data(&mut self, piece: &Piece<'_>) {
+        each!(self, sender => sender.queue_data(piece));
     }
 
     pub fn queue_trailers(&mut self, headers: &HeaderMap) {
@@ -104,7 +104,7 @@ impl Downstream {
     }
 
     /// How long to wait between a last error event and the reset behind it.
-    pub fn settle_time(&self) -> Duration {
-        each!(self, sender => sender.settle_time())
+    pub fn reading_time(&self) -> Duration {
+        each!(self, sender => sender.reading_time())
     }
 }

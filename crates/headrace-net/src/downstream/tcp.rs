@@ -1,6 +1,6 @@
 //! One answer over HTTP/1.1 or HTTP/2, between our relay and hyper.
 //!
-//! In: units queued by the relay. Out: frames that hyper pulls when its connection has room. What hyper has
+//! In: pieces queued by the relay. Out: frames that hyper pulls when its connection has room. What hyper has
 //! not pulled is what counts against the stream's budget. hyper drops the body when the stream is over,
 //! however it ended; that drop is how the relay learns that the client is gone.
 
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::gone::Gone;
 
 /// Between a last error event and the connection's end: hyper needs a turn to write the event.
-const SETTLE: Duration = Duration::from_millis(50);
+const WRITING_TIME: Duration = Duration::from_millis(50);
 
 /// The end that breaks a body off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection, without
 /// the last chunk.
@@ -118,10 +118,10 @@ impl Sender {
         }
     }
 
-    pub fn queue_data(&mut self, unit: &Unit<'_>) {
-        let bytes = match unit.held.is_empty() {
-            true => Bytes::copy_from_slice(unit.fresh),
-            false => Bytes::from([unit.held, unit.fresh].concat()),
+    pub fn queue_data(&mut self, piece: &Piece<'_>) {
+        let bytes = match piece.held.is_empty() {
+            true => Bytes::copy_from_slice(piece.fresh),
+            false => Bytes::from([piece.held, piece.fresh].concat()),
         };
         self.push(bytes.len(), Frame::data(bytes));
     }
@@ -180,8 +180,8 @@ impl Sender {
         let _ = poll_fn(|cx| self.poll_flush(cx)).await;
     }
 
-    pub fn settle_time(&self) -> Duration {
-        SETTLE
+    pub fn reading_time(&self) -> Duration {
+        WRITING_TIME
     }
 
     /// HTTP/2 says *stop* with RST_STREAM while the connection lives on; HTTP/1.1 cannot say it.

@@ -66,7 +66,7 @@ fn refuse(command: Command) {
         | Command::Send { reply, .. }
         | Command::Finish { reply, .. }
         | Command::Answer { reply, .. } => busy(reply),
-        Command::Relay { reply, .. } | Command::Follow { reply, .. } => busy(reply),
+        Command::Relay { reply, .. } | Command::Replay { reply, .. } => busy(reply),
         Command::Gone(reply) => busy(reply),
         Command::Reset { .. } => {}
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::memory::KeptBody;
 use headrace_core::relay::{Cause, ends};
 use headrace_core::{Error, Kind};
@@ -142,8 +142,8 @@ impl Driver {
                 let result = self.relay(*request).await;
                 reply.send(result);
             }
-            Command::Follow { reader, reply } => {
-                let result = self.follow(reader).await;
+            Command::Replay { reader, reply } => {
+                let result = self.replay(reader).await;
                 reply.send(result);
             }
             Command::Gone(reply) => match self.gone {
@@ -191,7 +191,7 @@ impl Driver {
         self.expect(Phase::Answering)?;
         if !data.is_empty() && !self.is_head_request {
             self.progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-            self.down.queue_data(&Unit { held: &[], fresh: &data, is_event: false });
+            self.down.queue_data(&Piece { held: &[], fresh: &data, is_event: false });
         }
         self.flush(self.worker.config.limits.stream_budget_bytes).await
     }
@@ -235,7 +235,7 @@ impl Driver {
         Ok(Box::new(self.handle_report(report)))
     }
 
-    async fn follow(&mut self, mut reader: Reader) -> Result<Box<RelayReport>, Error> {
+    async fn replay(&mut self, mut reader: Reader) -> Result<Box<RelayReport>, Error> {
         self.expect(Phase::Open)?;
         if let Some(gone) = self.gone {
             reader.how = gone;

@@ -83,7 +83,7 @@ pub enum Command {
         request: Box<RelayRequest>,
         reply: Reply<Box<RelayReport>>,
     },
-    Follow {
+    Replay {
         /// Made when the command is given: a generation whose only client is gone by then must end.
         reader: Reader,
         reply: Reply<Box<RelayReport>>,

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 
 use crate::exchange::Handler;
 use crate::http3::request;
-use crate::quic::echo::counts::Tally;
 use crate::quic::message;
-use crate::quic::{settle_time, stream_code};
+use crate::quic::stats::Tally;
+use crate::quic::{reading_time, stream_code};
 use crate::worker::{Phase, Worker};
 
 /// The first GOAWAY promises nothing yet: any request that is on its way is still taken.
@@ -61,7 +61,7 @@ impl Connection {
     /// Announces the credit of a stream that has ended (MAX_STREAMS), when the client may need it: quinn keeps
     /// it back until an eighth of the limit is due, and a client at the limit would wait for that. Setting the
     /// limit is what makes quinn look.
-    fn give_credit(&self, open: u64, limit: u32) {
+    fn announce_streams(&self, open: u64, limit: u32) {
         if open >= u64::from(limit - limit / 8) {
             self.quic.set_max_concurrent_bi_streams(0u32.into());
             self.quic.set_max_concurrent_bi_streams(limit.into());
@@ -203,7 +203,7 @@ fn accept_request(
         state.last_used = Instant::now();
         drop(state);
         let open = connection.open.fetch_sub(1, Ordering::Relaxed);
-        connection.give_credit(open, limit);
+        connection.announce_streams(open, limit);
     });
 }
 
@@ -232,7 +232,7 @@ async fn say_goaway(worker: Arc<Worker>, connection: Arc<Connection>, mut contro
     }
     // The control stream must outlive what it says, even when that is lost once: who has not heard which
     // requests were refused takes them for lost.
-    tokio::time::sleep(settle_time(&connection.quic)).await;
+    tokio::time::sleep(reading_time(&connection.quic)).await;
 }
 
 /// Resolves when no request was open for `limit`.

@@ -24,10 +24,10 @@ use crate::exchange::Handler;
 use crate::http3::connection;
 use crate::quic::congestion;
 use crate::quic::echo;
-use crate::quic::echo::controller::Desk;
+use crate::quic::echo::CopyHandoff;
 use crate::quic::steering::WorkerCids;
 use crate::quic::stream_code;
-use crate::quic::worker_socket::{Doors, WorkerSocket};
+use crate::quic::worker_socket::{Mailboxes, WorkerSocket};
 use crate::tls::ServerTls;
 use crate::worker::{Phase, Slot, Worker};
 
@@ -61,18 +61,18 @@ pub async fn serve(
     worker: Arc<Worker>,
     handler: Handler,
     socket: UdpSocket,
-    doors: Doors,
+    mailboxes: Mailboxes,
     mut tls: watch::Receiver<ServerTls>,
     keys: Keys,
 ) {
     let first = tls.borrow_and_update().quic.clone();
-    let desk = worker
+    let handoff = worker
         .config
         .echo
         .settings()
-        .map(|settings| Arc::new(Desk::new(settings, true, worker.shared.counters.echo.clone())));
-    let server = |tls| server_config(&worker, tls, &keys, desk.as_ref());
-    let endpoint = match endpoint(&worker, socket, doors, server(first), &keys, desk.as_ref()) {
+        .map(|settings| Arc::new(CopyHandoff::new(settings, true, worker.shared.counters.echo.clone())));
+    let server = |tls| server_config(&worker, tls, &keys, handoff.as_ref());
+    let endpoint = match endpoint(&worker, socket, mailboxes, server(first), &keys, handoff.as_ref()) {
         Ok(endpoint) => endpoint,
         // The socket is bound already; only a runtime that cannot watch it is left to fail.
         Err(_) => return,
@@ -153,15 +153,15 @@ async fn shake_hands(
 fn endpoint(
     worker: &Worker,
     socket: UdpSocket,
-    doors: Doors,
+    mailboxes: Mailboxes,
     server: ServerConfig,
     keys: &Keys,
-    desk: Option<&Arc<Desk>>,
+    handoff: Option<&Arc<CopyHandoff>>,
 ) -> std::io::Result<Endpoint> {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &keys.reset)));
     let (number, workers) = (worker.number, worker.config.workers);
     config.cid_generator(move || Box::new(WorkerCids { worker: number, workers }));
-    let socket = echo::socket::wrap(Arc::new(WorkerSocket::new(socket, number, doors)?), desk);
+    let socket = echo::socket::wrap(Arc::new(WorkerSocket::new(socket, number, mailboxes)?), handoff);
     Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
 }
 
@@ -169,13 +169,13 @@ fn server_config(
     worker: &Worker,
     tls: Arc<QuicServerConfig>,
     keys: &Keys,
-    desk: Option<&Arc<Desk>>,
+    handoff: Option<&Arc<CopyHandoff>>,
 ) -> ServerConfig {
     let limits = &worker.config.limits;
     let token_key = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&keys.token);
     let mut transport = transport(&worker.config);
-    if let Some(desk) = desk {
-        let controllers = desk.watch(congestion::factory(worker.config.congestion));
+    if let Some(handoff) = handoff {
+        let controllers = echo::controller::factory(handoff, congestion::factory(worker.config.congestion));
         transport.congestion_controller_factory(controllers);
     }
     let mut server = ServerConfig::new(tls, Arc::new(token_key));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::http3::code::Scope;
 use headrace_core::http3::message::{self, HeadError, RequestHead};
 use headrace_core::http3::{Http3Error, code, priority};
@@ -123,7 +123,7 @@ async fn refuse(
         Refusal::Answer(error) => {
             let (status, headers, body) = worker.error_answer(&error);
             sender.queue_head(status, &headers);
-            sender.queue_data(&Unit { held: &[], fresh: &body, is_event: false });
+            sender.queue_data(&Piece { held: &[], fresh: &body, is_event: false });
             if std::future::poll_fn(|cx| sender.poll_flush(cx)).await.is_ok() {
                 sender.finish();
             }

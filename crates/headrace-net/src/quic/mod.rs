@@ -20,7 +20,7 @@ pub fn stream_code(code: u64) -> VarInt {
 }
 
 /// How long the other side needs to see what was sent, with one retransmission.
-pub fn settle_time(connection: &quinn::Connection) -> Duration {
+pub fn reading_time(connection: &quinn::Connection) -> Duration {
     (connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
 }
 

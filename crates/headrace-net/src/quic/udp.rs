@@ -31,7 +31,7 @@ impl Udp {
         socket.set_nonblocking(true)?;
         Ok(Self {
             state: UdpSocketState::new((&socket).into())?,
-            io: watch(socket, Interest::READABLE)?,
+            io: register(socket, Interest::READABLE)?,
             full: Mutex::default(),
         })
     }
@@ -45,7 +45,7 @@ impl Udp {
     pub fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let sent = self.state.send(self.socket().into(), transmit);
         match sent {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.watch_room() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.register_for_room() {
                 Ok(()) => Err(error),
                 // Out of descriptors: it is lost, as on any network, and sent again later.
                 Err(_) => Ok(()),
@@ -55,10 +55,10 @@ impl Udp {
     }
 
     /// The kernel says at once whether there is room by now.
-    fn watch_room(&self) -> io::Result<()> {
+    fn register_for_room(&self) -> io::Result<()> {
         let mut full = self.full();
         if full.is_none() {
-            *full = Some(Arc::new(watch(self.socket().try_clone()?, Interest::WRITABLE)?));
+            *full = Some(Arc::new(register(self.socket().try_clone()?, Interest::WRITABLE)?));
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Udp {
     }
 }
 
-fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+fn register(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
     // SAFETY: a `UdpSocket` has one descriptor, open as long as it lives, and the `AsyncFd` owns it.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
@@ -155,7 +155,7 @@ mod tests {
         let mut pollers = [RoomPoller::begin(socket.clone()), RoomPoller::begin(socket.clone())];
         poll_fn(|cx| pollers[0].as_mut().poll_writable(cx)).await.unwrap();
         for _ in 0..2 {
-            socket.0.watch_room().unwrap();
+            socket.0.register_for_room().unwrap();
             let waits = |poller: &mut Pin<Box<dyn UdpPoller>>| {
                 poller.as_mut().poll_writable(&mut Context::from_waker(std::task::Waker::noop())).is_pending()
             };

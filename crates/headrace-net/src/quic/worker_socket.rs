@@ -22,44 +22,44 @@ use crate::quic::udp::{RoomPoller, Udp};
 const FORWARD_QUEUE: usize = 256;
 
 /// A datagram for another worker.
-pub struct Stray {
+pub struct Misdelivered {
     meta: RecvMeta,
     bytes: Vec<u8>,
 }
 
-/// The doors of one worker: where others put its strays, and where it takes them.
-pub struct Doors {
+/// The mailboxes of one worker: where others put its strays, and where it takes them.
+pub struct Mailboxes {
     /// One per worker, in order.
-    pub others: Vec<mpsc::Sender<Stray>>,
-    pub own: mpsc::Receiver<Stray>,
+    pub others: Vec<mpsc::Sender<Misdelivered>>,
+    pub own: mpsc::Receiver<Misdelivered>,
 }
 
-/// Doors for all workers.
-pub fn doors(workers: usize) -> Vec<Doors> {
+/// Mailboxes for all workers.
+pub fn mailboxes(workers: usize) -> Vec<Mailboxes> {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(FORWARD_QUEUE)).unzip();
-    receivers.into_iter().map(|own| Doors { others: senders.clone(), own }).collect()
+    receivers.into_iter().map(|own| Mailboxes { others: senders.clone(), own }).collect()
 }
 
 /// What quinn sends and receives by.
 pub struct WorkerSocket {
     udp: Udp,
     worker: usize,
-    others: Vec<mpsc::Sender<Stray>>,
-    own: Mutex<mpsc::Receiver<Stray>>,
+    others: Vec<mpsc::Sender<Misdelivered>>,
+    own: Mutex<mpsc::Receiver<Misdelivered>>,
 }
 
 impl WorkerSocket {
     /// # Errors
     /// When the runtime cannot watch the socket.
-    pub fn new(socket: UdpSocket, worker: usize, doors: Doors) -> io::Result<Self> {
-        Ok(Self { udp: Udp::new(socket)?, worker, others: doors.others, own: Mutex::new(doors.own) })
+    pub fn new(socket: UdpSocket, worker: usize, mailboxes: Mailboxes) -> io::Result<Self> {
+        Ok(Self { udp: Udp::new(socket)?, worker, others: mailboxes.others, own: Mutex::new(mailboxes.own) })
     }
 
     /// Passes a datagram on when another worker owns it.
     fn forward(&self, meta: &RecvMeta, bytes: &[u8]) -> bool {
         match steering::owner(bytes, self.others.len()) {
             Some(owner) if owner != self.worker => {
-                let _ = self.others[owner].try_send(Stray { meta: *meta, bytes: bytes.to_vec() });
+                let _ = self.others[owner].try_send(Misdelivered { meta: *meta, bytes: bytes.to_vec() });
                 true
             }
             _ => false,
@@ -85,12 +85,12 @@ impl WorkerSocket {
         kept
     }
 
-    fn poll_stray(&self, cx: &mut Context<'_>, buf: &mut IoSliceMut<'_>, meta: &mut RecvMeta) -> bool {
+    fn poll_misdelivered(&self, cx: &mut Context<'_>, buf: &mut IoSliceMut<'_>, meta: &mut RecvMeta) -> bool {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Poll::Ready(Some(stray)) = own.poll_recv(cx) {
-            if stray.bytes.len() <= buf.len() {
-                buf[..stray.bytes.len()].copy_from_slice(&stray.bytes);
-                *meta = stray.meta;
+        while let Poll::Ready(Some(misdelivered)) = own.poll_recv(cx) {
+            if misdelivered.bytes.len() <= buf.len() {
+                buf[..misdelivered.bytes.len()].copy_from_slice(&misdelivered.bytes);
+                *meta = misdelivered.meta;
                 return true;
             }
         }
@@ -114,7 +114,7 @@ impl AsyncUdpSocket for WorkerSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let many = self.others.len() > 1;
-        if many && self.poll_stray(cx, &mut bufs[0], &mut meta[0]) {
+        if many && self.poll_misdelivered(cx, &mut bufs[0], &mut meta[0]) {
             return Poll::Ready(Ok(1));
         }
         loop {

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_core::events::{Framing, Splitter, Unit};
+use headrace_core::events::{Framing, Piece, Splitter};
 use headrace_core::memory::KeptBody;
 use headrace_core::relay::ends::{self, Seen};
 use headrace_core::relay::{Action, Cause, Input, Relay, State};
@@ -37,7 +37,7 @@ use watchdog::Watchdog;
 const READS_PER_TURN: usize = 16;
 /// Between the last event of an answer that the server cuts and its reset: many are cut at once, and their
 /// clients are busy.
-const CUT_SETTLE: Duration = Duration::from_millis(200);
+const CUT_READING_TIME: Duration = Duration::from_millis(200);
 
 /// What a handler asks for.
 #[derive(Clone)]
@@ -217,10 +217,10 @@ impl Relaying<'_> {
         let (mut events, mut bytes) = (0, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
-            splitter.handle_data(data, |unit| {
-                events += u64::from(unit.is_event);
-                *is_done_mark_sent |= unit.is_done_mark();
-                client.down.queue_data(&unit);
+            splitter.handle_data(data, |piece| {
+                events += u64::from(piece.is_event);
+                *is_done_mark_sent |= piece.is_done_mark();
+                client.down.queue_data(&piece);
             });
         });
         if bytes > 0 {
@@ -297,9 +297,9 @@ impl Relaying<'_> {
                 Action::CloseUpstream => self.answer = None,
                 Action::QueueRest => {
                     let Relaying { splitter, report, client, .. } = self;
-                    splitter.handle_end(|unit| {
-                        report.events += u64::from(unit.is_event);
-                        client.down.queue_data(&unit);
+                    splitter.handle_end(|piece| {
+                        report.events += u64::from(piece.is_event);
+                        client.down.queue_data(&piece);
                     });
                     if let Some(trailers) = self.trailers.take() {
                         self.client.down.queue_trailers(&trailers);
@@ -340,7 +340,7 @@ impl Relaying<'_> {
         let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
         let event = self.splitter.poll_error_event(error.kind);
         if let Some(event) = event.filter(|_| !self.client.is_head_request && !self.has_length) {
-            self.client.down.queue_data(&Unit { held: &[], fresh: &event, is_event: true });
+            self.client.down.queue_data(&Piece { held: &[], fresh: &event, is_event: true });
         }
     }
 
@@ -349,10 +349,10 @@ impl Relaying<'_> {
         if input == Input::Flushed {
             // A reset that overtakes the error event would take it back: let the client read it first.
             let is_cut = self.machine.cause() == Some(Cause::Cut);
-            let least = if is_cut { CUT_SETTLE } else { Duration::ZERO };
-            let settle = sleep(self.client.down.settle_time().max(least));
+            let least = if is_cut { CUT_READING_TIME } else { Duration::ZERO };
+            let reading = sleep(self.client.down.reading_time().max(least));
             tokio::select! {
-                () = settle => {}
+                () = reading => {}
                 _ = self.client.down.gone() => {}
                 () = &mut self.client.abandoned => {}
             }

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::relay::ends::{self, Seen};
 use headrace_core::relay::{State, readers};
 use headrace_core::replay::{Break, End as RecordEnd, Place, Record};
@@ -127,12 +127,12 @@ impl Playback<'_> {
         while down.queued() < worker.config.limits.stream_budget_bytes {
             match record.at(self.cursor) {
                 Place::Entry(entry) => {
-                    let unit = Unit { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
+                    let piece = Piece { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
                     if !*is_head_request {
-                        down.queue_data(&unit);
+                        down.queue_data(&piece);
                     }
-                    self.is_done_mark_sent |= unit.is_done_mark();
-                    self.report.bytes += unit.len() as u64;
+                    self.is_done_mark_sent |= piece.is_done_mark();
+                    self.report.bytes += piece.len() as u64;
                     self.report.events += u64::from(entry.is_event);
                     self.cursor += 1;
                 }
@@ -208,7 +208,7 @@ impl Playback<'_> {
             readers::Action::ResetAfterReading => {
                 // The reset must not overtake the last error event.
                 tokio::select! {
-                    () = sleep(down.settle_time()) => {}
+                    () = sleep(down.reading_time()) => {}
                     _ = down.gone() => {}
                 }
                 down.reset(code);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_core::Error;
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::relay::Cause;
 use headrace_core::replay::{End, Entry};
 use http::{HeaderMap, StatusCode};
@@ -58,10 +58,10 @@ impl Writer {
         });
     }
 
-    pub fn queue_data(&mut self, unit: &Unit<'_>) {
-        let bytes = Bytes::from([unit.held, unit.fresh].concat());
+    pub fn queue_data(&mut self, piece: &Piece<'_>) {
+        let bytes = Bytes::from([piece.held, piece.fresh].concat());
         self.taken += bytes.len() as u64;
-        self.buffer.change(|state| state.record.push(Entry { bytes, is_event: unit.is_event }));
+        self.buffer.change(|state| state.record.push(Entry { bytes, is_event: piece.is_event }));
     }
 
     pub fn queue_trailers(&mut self, headers: &HeaderMap) {
@@ -82,7 +82,7 @@ impl Writer {
 
     pub async fn delivered(&mut self) {}
 
-    pub fn settle_time(&self) -> Duration {
+    pub fn reading_time(&self) -> Duration {
         Duration::ZERO
     }
 

@@ -1,7 +1,7 @@
 //! How a server goes away.
 //!
 //! In: a grace time. Out: a server that is closed, and how many answers were cut. The steps are the server's phases: no new connections and
-//! GOAWAY (*draining*); the same for connections over TCP that were too busy to be told kindly (*insisting*,
+//! GOAWAY (*draining*); the same for connections over TCP that were too busy to be told kindly (*forcing*,
 //! `tcp/connection.rs`); when the grace time is over, each answer that still runs is told so and cut (*expired*);
 //! and when that was said, every connection is closed (*closed*). A second drain with less time hurries the
 //! first. Nothing here knows how an answer is cut: relays and drivers watch the phase.
@@ -37,7 +37,7 @@ pub fn run(shared: &Shared, phase: &watch::Sender<Phase>, grace: Duration) {
     };
     // Without a grace time, last error events come at once: a GOAWAY just before them would only be in their way.
     if !grace.is_zero() && !wait(begin + grace / 2, &mut is_over) {
-        go_on_to(phase, Phase::Insisting);
+        go_on_to(phase, Phase::Forcing);
         wait(begin + grace, &mut is_over);
     }
     if exchanges() > 0 {

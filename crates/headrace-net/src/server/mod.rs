@@ -21,7 +21,7 @@ use crate::config::{ServerConfig, Steering};
 use crate::exchange::Handler;
 use crate::http3::listener::{self, Keys};
 use crate::quic::steering;
-use crate::quic::worker_socket::{self, Doors};
+use crate::quic::worker_socket::{self, Mailboxes};
 use crate::reply::Reply;
 use crate::tcp::connection;
 use crate::tls::tickets::Tickets;
@@ -81,8 +81,8 @@ impl Server {
         let alt_svc = format!("h3=\":{}\"; ma={}", address.port(), config.alt_svc_max_age_s);
         let alt_svc = HeaderValue::try_from(alt_svc).map_err(|_| Error::from(Kind::Internal))?;
         let (mut workers, mut threads, mut handles) = (Vec::new(), Vec::new(), Vec::new());
-        let doors = worker_socket::doors(config.workers);
-        for ((number, sockets), doors) in sockets.into_iter().enumerate().zip(doors) {
+        let mailboxes = worker_socket::mailboxes(config.workers);
+        for ((number, sockets), mailboxes) in sockets.into_iter().enumerate().zip(mailboxes) {
             let (limits, tls) = (upstream_limits.clone(), upstream_tls.clone());
             let worker = Arc::new(Worker {
                 number,
@@ -92,7 +92,7 @@ impl Server {
                 alt_svc: alt_svc.clone(),
             });
             let (tls, keys, handler) = (tls_receiver.clone(), keys.clone(), handler.clone());
-            let serving = Serving { sockets, doors, tls, keys, handler };
+            let serving = Serving { sockets, mailboxes, tls, keys, handler };
             let (thread, handle) = start_worker(worker.clone(), serving)?;
             handles.push(handle);
             threads.push(thread);
@@ -166,7 +166,7 @@ impl Drop for Server {
 /// What a worker's thread serves, and what it serves it with.
 struct Serving {
     sockets: Sockets,
-    doors: Doors,
+    mailboxes: Mailboxes,
     tls: watch::Receiver<ServerTls>,
     keys: Keys,
     handler: Handler,
@@ -187,8 +187,8 @@ fn start_worker(
 }
 
 async fn run_worker(worker: Arc<Worker>, serving: Serving) {
-    let Serving { sockets, doors, tls, keys, handler } = serving;
-    let quic = listener::serve(worker.clone(), handler.clone(), sockets.udp, doors, tls.clone(), keys);
+    let Serving { sockets, mailboxes, tls, keys, handler } = serving;
+    let quic = listener::serve(worker.clone(), handler.clone(), sockets.udp, mailboxes, tls.clone(), keys);
     let tcp = connection::serve(worker.clone(), handler, sockets.tcp, tls);
     let warm = warm::run(worker.upstreams.clone(), || worker.is_draining(), worker.reached(Phase::Closed));
     tokio::join!(quic, tcp, warm);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use headrace_core::events::Unit;
+use headrace_core::events::Piece;
 use headrace_core::fields;
 use headrace_core::http3::message::RequestHead;
 use headrace_core::{Error, Kind};
@@ -119,7 +119,7 @@ async fn serve_connection(
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let connection = Connection { is_open: Arc::new(AtomicBool::new(true)), is_http2 };
     let in_flight = Arc::new(InFlight::default());
-    let io = TokioIo::new(Watched { stream, is_open: connection.is_open.clone() });
+    let io = TokioIo::new(ObservedStream { stream, is_open: connection.is_open.clone() });
     let limits = worker.config.limits.clone();
     let service = service_fn({
         let (worker, in_flight) = (worker.clone(), in_flight.clone());
@@ -183,7 +183,7 @@ async fn reason_to_end(mut phase: watch::Receiver<Phase>, in_flight: Arc<InFligh
         tokio::select! {
             () = in_flight.unused(QUIET) => {}
             // Not when the grace time is over: last error events, and resets, say all there is to say.
-            _ = phase.wait_for(|phase| *phase == Phase::Insisting) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Forcing) => {}
         }
     };
     tokio::select! {
@@ -214,7 +214,7 @@ async fn handle_request(
         Err(error) => {
             let (status, headers, body) = worker.error_answer(&error);
             sender.queue_head(status, &headers);
-            sender.queue_data(&Unit { held: &[], fresh: &body, is_event: false });
+            sender.queue_data(&Piece { held: &[], fresh: &body, is_event: false });
             sender.finish();
         }
     }
@@ -252,12 +252,12 @@ fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
 }
 
 /// Notes when the client's side of a connection ends.
-struct Watched {
+struct ObservedStream {
     stream: TlsStream<TcpStream>,
     is_open: Arc<AtomicBool>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for ObservedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -274,7 +274,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for ObservedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Err(_)) = &result {

@@ -1,12 +1,8 @@
 //! What an echo did, in numbers: of one connection, and of all.
 //!
-//! In: what controllers and sockets count. Out: sums. A connection that moves to another address gets another
-//! controller from quinn, which counts anew; the tally adds them up.
+//! In: what controllers and sockets count. Out: sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use crate::quic::echo::controller;
 
 /// Counted while it goes on, by whoever shares it.
 #[derive(Debug, Default)]
@@ -63,24 +59,5 @@ impl std::ops::Add for Counts {
             repaired: self.repaired + other.repaired,
             doubtful: self.doubtful + other.doubtful,
         }
-    }
-}
-
-/// Of one connection, over all its paths. A path that came and went between two looks is not in it.
-#[derive(Debug, Default)]
-pub struct Tally {
-    state: Mutex<(Counts, Arc<Counters>)>,
-}
-
-impl Tally {
-    /// The connection's counts until now.
-    pub fn look(&self, connection: &quinn::Connection) -> Counts {
-        let Some(now) = controller::counters(connection.congestion_state()) else { return Counts::default() };
-        let (before, current) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&now, current) {
-            *before = *before + current.counts();
-            *current = now;
-        }
-        *before + current.counts()
     }
 }

@@ -1,6 +1,6 @@
 //! A socket that sends some datagrams again.
 //!
-//! In: a socket, and the desk on which controllers mark datagrams (`quic/echo/controller.rs`). Out: the same socket, with an echo. One
+//! In: a socket, and the handoff on which controllers mark datagrams (`quic/echo/controller.rs`). Out: the same socket, with an echo. One
 //! timer for all copies; it sleeps while there are none.
 
 use std::fmt;
@@ -17,8 +17,8 @@ use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::Notify;
 
-use crate::quic::echo::controller::{Desk, Leaving, is_initial};
 use crate::quic::echo::counts::Counters;
+use crate::quic::echo::handoff::{CopyHandoff, SendDecision, is_initial};
 
 /// Where a copy goes, and how: as its original.
 struct How {
@@ -32,7 +32,7 @@ struct How {
 
 struct EchoSocket {
     inner: Arc<dyn AsyncUdpSocket>,
-    desk: Arc<Desk>,
+    handoff: Arc<CopyHandoff>,
     queue: Mutex<Queue<How>>,
     /// Of a client: the server has the first flight.
     is_answered: AtomicBool,
@@ -41,12 +41,12 @@ struct EchoSocket {
 }
 
 /// Gives a socket an echo. Must run on a runtime.
-pub fn wrap(inner: Arc<dyn AsyncUdpSocket>, desk: Option<&Arc<Desk>>) -> Arc<dyn AsyncUdpSocket> {
-    let Some(desk) = desk else { return inner };
+pub fn wrap(inner: Arc<dyn AsyncUdpSocket>, handoff: Option<&Arc<CopyHandoff>>) -> Arc<dyn AsyncUdpSocket> {
+    let Some(handoff) = handoff else { return inner };
     let wake = Arc::<Notify>::default();
     let socket = Arc::new(EchoSocket {
         inner,
-        desk: desk.clone(),
+        handoff: handoff.clone(),
         queue: Mutex::default(),
         is_answered: AtomicBool::new(false),
         wake: wake.clone(),
@@ -84,20 +84,20 @@ impl EchoSocket {
     fn send_copy(&self, copy: &Waiting<How>) {
         let How { destination, ecn, segment_size, src_ip, is_unvalidated, ref counters } = copy.how;
         let contents = copy.bytes.as_slice();
-        if is_unvalidated && !self.desk.may_copy(destination, contents.len()) {
+        if is_unvalidated && !self.handoff.may_copy(destination, contents.len()) {
             return;
         }
         // One that does not fit into the socket now would only be late.
         if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
             counters.count_copy(contents.len());
-            self.desk.counters.count_copy(contents.len());
+            self.handoff.counters.count_copy(contents.len());
         }
     }
 
     /// A late copy of a ClientHello would be a new connection to a server that has refused or forgotten the first, and
     /// hold a place there.
     fn forget_first_flight(&self, came: &[u8]) {
-        if self.desk.is_client() && is_initial(came) && !self.is_answered.swap(true, Ordering::Relaxed) {
+        if self.handoff.is_client() && is_initial(came) && !self.is_answered.swap(true, Ordering::Relaxed) {
             self.queue().forget(is_initial);
         }
     }
@@ -119,10 +119,10 @@ impl AsyncUdpSocket for EchoSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let (now, copies, counters) = match self.desk.take(transmit.destination, transmit.contents) {
-            Leaving::Once => return self.inner.try_send(transmit),
-            Leaving::Withheld => return Ok(()),
-            Leaving::Copied(now, copies, counters) => (now, copies, counters),
+        let (now, copies, counters) = match self.handoff.take(transmit.destination, transmit.contents) {
+            SendDecision::SendOnce => return self.inner.try_send(transmit),
+            SendDecision::Withhold => return Ok(()),
+            SendDecision::SendWithCopies(now, copies, counters) => (now, copies, counters),
         };
         self.inner.try_send(transmit)?;
         let &Transmit { destination, ecn, segment_size, src_ip, contents } = transmit;
@@ -148,7 +148,7 @@ impl AsyncUdpSocket for EchoSocket {
         let received = ready!(self.inner.poll_recv(cx, bufs, meta));
         if let Ok(count) = received {
             for (buf, meta) in bufs.iter().zip(meta.iter()).take(count) {
-                self.desk.handle_received(meta.addr, &buf[..meta.len]);
+                self.handoff.handle_received(meta.addr, &buf[..meta.len]);
                 self.forget_first_flight(&buf[..meta.len]);
             }
         }

@@ -12,10 +12,10 @@ use crate::errors;
 
 /// What records of answers hold together.
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct Records(Arc<replay::Budget>);
+pub struct ReplayBudget(Arc<replay::Budget>);
 
 #[pymethods]
-impl Records {
+impl ReplayBudget {
     #[new]
     #[pyo3(signature = (*, max_bytes))]
     fn new(max_bytes: usize) -> Self {
@@ -28,22 +28,28 @@ impl Records {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Records {} bytes>", self.bytes())
+        format!("<ReplayBudget {} bytes>", self.bytes())
     }
 }
 
 /// An answer that is relayed once and told to any number of clients.
 #[pyclass(frozen, module = "headrace._engine")]
-pub struct Recording(pub Arc<replay::Buffer>);
+pub struct ReplayBuffer(pub Arc<replay::Buffer>);
 
 #[pymethods]
-impl Recording {
+impl ReplayBuffer {
     #[new]
-    #[pyo3(signature = (records, body, *, max_bytes, grace))]
-    fn new(py: Python<'_>, records: &Records, body: &[u8], max_bytes: usize, grace: f64) -> PyResult<Self> {
+    #[pyo3(signature = (budget, body, *, max_bytes, grace))]
+    fn new(
+        py: Python<'_>,
+        budget: &ReplayBudget,
+        body: &[u8],
+        max_bytes: usize,
+        grace: f64,
+    ) -> PyResult<Self> {
         let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
-        let (records, body) = (records.0.clone(), Bytes::copy_from_slice(body));
-        Ok(Self(Arc::new(replay::Buffer::new(records, max_bytes, grace, body))))
+        let (budget, body) = (budget.0.clone(), Bytes::copy_from_slice(body));
+        Ok(Self(Arc::new(replay::Buffer::new(budget, max_bytes, grace, body))))
     }
 
     /// There will be no more of it.
@@ -86,12 +92,12 @@ impl Recording {
     }
 
     #[getter]
-    fn followers(&self) -> usize {
+    fn readers(&self) -> usize {
         self.0.readers()
     }
 
     fn __repr__(&self) -> String {
         let state = if self.ended() { "ended" } else { "open" };
-        format!("<Recording {state} {} bytes, {} followers>", self.bytes(), self.followers())
+        format!("<ReplayBuffer {state} {} bytes, {} readers>", self.bytes(), self.readers())
     }
 }
