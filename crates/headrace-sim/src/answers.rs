@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use headrace_core::recovery::silence::SilenceProbe as Cadence;
+use headrace_core::recovery::silence::SilenceProbe;
 use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, VarInt, WriteError};
 
 use crate::answer::{Answer, Shape, byte};
@@ -25,7 +25,7 @@ const CANCELLED: VarInt = VarInt::from_u32(0x10c);
 struct Client {
     control: Option<StreamId>,
     /// It probes when a live stream falls silent; `None`: nothing does.
-    detector: Option<Cadence>,
+    detector: Option<SilenceProbe>,
     waiting: VecDeque<usize>,
 }
 
@@ -62,7 +62,7 @@ impl Answers {
 
     /// A client's connection began.
     pub fn handle_connect(&mut self, handle: usize, connection: &mut Connection, detects: bool) {
-        let detector = detects.then(Cadence::default);
+        let detector = detects.then(SilenceProbe::default);
         let mut client = Client { control: None, detector, waiting: VecDeque::new() };
         client.open_control(connection);
         self.clients.insert(handle, client);

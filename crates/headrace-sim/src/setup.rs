@@ -16,7 +16,7 @@ use headrace_net::client::sessions::Origins;
 use headrace_net::config::{Congestion, ServerConfig as ProductServer};
 use headrace_net::quic::congestion::{Factory, factory};
 use headrace_net::quic::echo;
-use headrace_net::quic::echo::CopyHandoff as Desk;
+use headrace_net::quic::echo::CopyHandoff;
 use headrace_net::tls::tickets::Tickets;
 use headrace_net::tls::{self, Trust};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -156,15 +156,16 @@ impl Setup {
 
     /// Both endpoints, and what the client connects with.
     pub(crate) fn build(mut self) -> (Side, Side, ClientConfig) {
-        let desk = |is_server| self.echo.map(|echo| Arc::new(Desk::new(echo, is_server, Arc::default())));
-        let (client_desk, server_desk) = (desk(false), desk(true));
-        let watched = |desk: &Option<Arc<Desk>>, controller| match desk {
-            Some(desk) => echo::controller::factory(desk, controller),
+        let handoff =
+            |is_server| self.echo.map(|echo| Arc::new(CopyHandoff::new(echo, is_server, Arc::default())));
+        let (client_handoff, server_handoff) = (handoff(false), handoff(true));
+        let watched = |handoff: &Option<Arc<CopyHandoff>>, controller| match handoff {
+            Some(handoff) => echo::controller::factory(handoff, controller),
             None => controller,
         };
-        let client_controller = watched(&client_desk, factory(Congestion::Bbr));
+        let client_controller = watched(&client_handoff, factory(Congestion::Bbr));
         self.client_transport.congestion_controller_factory(client_controller);
-        self.server_transport.congestion_controller_factory(watched(&server_desk, self.controller));
+        self.server_transport.congestion_controller_factory(watched(&server_handoff, self.controller));
         let mut chance = Chance::new(self.seed);
         let mut connect = ClientConfig::new(self.tls.client.clone());
         let ids = Mutex::new(Cids(Chance::new(chance.next_u64())));
@@ -173,8 +174,8 @@ impl Setup {
         let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(b"simulation");
         let mut accept = ServerConfig::new(self.tls.server.clone(), Arc::new(token_key));
         accept.transport_config(Arc::new(self.server_transport)).migration(true);
-        let client = Side::new(endpoint(&mut chance, None), client_desk);
-        let mut server = Side::new(endpoint(&mut chance, Some(accept)), server_desk);
+        let client = Side::new(endpoint(&mut chance, None), client_handoff);
+        let mut server = Side::new(endpoint(&mut chance, Some(accept)), server_handoff);
         server.asks_retry = self.asks_retry;
         (client, server, connect)
     }

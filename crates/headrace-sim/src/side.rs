@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use headrace_core::recovery::echo::Copies;
-use headrace_net::quic::echo::{CopyHandoff as Desk, SendDecision as Leaving};
+use headrace_net::quic::echo::{CopyHandoff, SendDecision};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, FrameStats, Incoming,
 };
@@ -82,14 +82,14 @@ pub struct Side {
     connections: BTreeMap<usize, Connection>,
     /// Whether an address must first be shown to be the client's own (Retry).
     pub asks_retry: bool,
-    desk: Option<Arc<Desk>>,
+    handoff: Option<Arc<CopyHandoff>>,
     buffer: Vec<u8>,
 }
 
 impl Side {
-    pub fn new(endpoint: Endpoint, desk: Option<Arc<Desk>>) -> Self {
+    pub fn new(endpoint: Endpoint, handoff: Option<Arc<CopyHandoff>>) -> Self {
         let (connections, buffer) = (BTreeMap::new(), Vec::with_capacity(2048));
-        Self { endpoint, connections, asks_retry: false, desk, buffer }
+        Self { endpoint, connections, asks_retry: false, handoff, buffer }
     }
 
     /// # Errors
@@ -128,8 +128,8 @@ impl Side {
         bytes: &[u8],
         out: &mut Vec<Datagram>,
     ) {
-        if let Some(desk) = &self.desk {
-            desk.handle_received(from, bytes);
+        if let Some(handoff) = &self.handoff {
+            handoff.handle_received(from, bytes);
         }
         self.buffer.clear();
         let event = self.endpoint.handle(now, from, None, ecn, BytesMut::from(bytes), &mut self.buffer);
@@ -147,13 +147,13 @@ impl Side {
 
     /// Returns how many networks the echo of this side remembers, and how many addresses of handshakes.
     pub fn held(&self) -> (usize, usize) {
-        self.desk.as_ref().map(|desk| desk.held()).unwrap_or_default()
+        self.handoff.as_ref().map(|handoff| handoff.held()).unwrap_or_default()
     }
 
     /// Whether a copy may leave: see the product's echo.
     pub fn may_copy(&self, copy: &Datagram) -> bool {
-        let may = |desk: &Arc<Desk>| desk.may_copy(copy.destination, copy.bytes.len());
-        !copy.copies.is_unvalidated || self.desk.as_ref().is_none_or(may)
+        let may = |handoff: &Arc<CopyHandoff>| handoff.may_copy(copy.destination, copy.bytes.len());
+        !copy.copies.is_unvalidated || self.handoff.as_ref().is_none_or(may)
     }
 
     /// Advances the connections whose time has come, and collects what all of them have to send.
@@ -173,11 +173,11 @@ impl Side {
                 let Some(transmit) = connection.poll_transmit(now, SEGMENTS, &mut self.buffer) else { break };
                 let mut frames = Frames::between(&before, &connection.stats().frame_tx);
                 let contents = &self.buffer[..transmit.size];
-                let desk = self.desk.as_ref();
-                let copies = match desk.map(|desk| desk.take(transmit.destination, contents)) {
-                    Some(Leaving::Withhold) => continue,
-                    Some(Leaving::SendWithCopies(_, copies, _)) => copies,
-                    Some(Leaving::SendOnce) | None => Copies::default(),
+                let handoff = self.handoff.as_ref();
+                let copies = match handoff.map(|handoff| handoff.take(transmit.destination, contents)) {
+                    Some(SendDecision::Withhold) => continue,
+                    Some(SendDecision::SendWithCopies(_, copies, _)) => copies,
+                    Some(SendDecision::SendOnce) | None => Copies::default(),
                 };
                 let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
                 for bytes in self.buffer[..transmit.size].chunks(segment) {

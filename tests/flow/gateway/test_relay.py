@@ -171,7 +171,7 @@ async def test_a_slow_reader_stops_its_upstream_and_loses_nothing(source: Source
     """Ours is bounded: the upstream's send stalls; its neighbour flows; later every byte is there."""
     from tests.helpers.raw_peer import DATA, HEADERS, dial, frame, post, section
 
-    fields = {"events": 5_000, "interval_s": 0, "size": 1000}
+    fields = {"events": 9_000, "interval_s": 0, "size": 1000}
     async with dial(gateway.server.address[1], max_stream_data=64 * 1024, max_data=10 * 1024 * 1024) as peer:
         peer.start_control()
         # aioquic gives credit as it receives: hold it back for this stream, as a reader that does not read
