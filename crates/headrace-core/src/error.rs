@@ -12,11 +12,11 @@ use crate::http3::code;
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The side of the client (downstream).
+    /// The client (downstream).
     Client,
     /// headrace itself, or whoever runs it.
     Us,
-    /// The side of the model server.
+    /// The model server (upstream).
     Upstream,
     /// A server that our own client talks to.
     Server,

@@ -68,7 +68,7 @@ pub struct BadLength;
 /// The length a message says its body has.
 ///
 /// # Errors
-/// [`BadLength`] when it is no decimal number, or when two fields disagree (RFC 9110 §8.6).
+/// [`BadLength`] when it is not a decimal number, or when two fields disagree (RFC 9110 §8.6).
 pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, BadLength> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {

@@ -6,10 +6,10 @@
 //! * [`http3`]: RFC 9114 frames, RFC 9204 field sections, RFC 9218 priorities
 //! * [`http1`]: the response side of RFC 9112, for model servers
 //! * [`events`]: where one SSE event or NDJSON line ends ([`events::sse`], [`events::ndjson`])
-//! * [`relay`]: the state table of one exchange
+//! * [`relay`]: the state table of one relayed answer, and how it ends
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`json_fields`]: single fields of a request's body
-//! * [`stats`], [`budget`]: counting gaps; counting misbehaviour
+//! * [`stats`], [`budget`], [`memory`]: counting gaps, misbehaviour, and the bytes of requests' bodies
 //! * [`replay`]: the record of one answer
 //! * [`recovery`]: what a transport does about loss, delay and change on a path
 //! * [`error`]: the one table of error kinds

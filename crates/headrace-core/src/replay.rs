@@ -1,8 +1,8 @@
 //! The record of one answer, from which it can be told again.
 //!
-//! In: the head, the body piece by piece, how it ended; how far it was read. Out: the same, to anybody who reads
-//! from any place that is still kept. It is bounded: when it is full, the oldest pieces are forgotten that somebody
-//! has read, and who would still need them is told so. What nobody has read yet stays: whoever writes looks at
+//! In: the head, the body piece by piece, how it ended; and how far it was read. Out: the same, to any reader, from
+//! any place that is still kept. The record is bounded: when it is full, the oldest pieces that somebody has read are
+//! forgotten, and a reader that still needs them is told so. What nobody has read yet stays: the writer looks at
 //! [`Record::unread`], and pauses.
 
 use std::collections::VecDeque;
@@ -32,15 +32,15 @@ impl Entry {
 /// How the answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Whole, with these trailers.
+    /// The answer is whole; its trailers, if it has any.
     Finished(Option<HeaderMap>),
     /// It broke off, or never began.
     Broken(Break),
 }
 
 impl End {
-    /// The end of an answer whose stream was reset for this cause. When everybody left after it had said its last
-    /// word, it is whole.
+    /// The end of an answer whose stream was reset for this cause. When all readers left after the answer's own last
+    /// event, it is whole.
     pub fn of_reset(code: u64, cause: Cause, error: Option<Error>) -> Self {
         match cause {
             Cause::Done => End::Finished(None),
@@ -83,7 +83,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// `most_bytes`: of head and body, with what keeping them costs.
+    /// `most_bytes`: what is kept of head and body, with what keeping them costs.
     pub fn new(most_bytes: usize) -> Self {
         let entries = VecDeque::new();
         Self { most_bytes, bytes: 0, head: None, entries, first: 0, read: 0, unread: 0, end: None }
@@ -127,17 +127,17 @@ impl Record {
         }
     }
 
-    /// What nobody has read yet, in bytes.
+    /// How many bytes nobody has read yet.
     pub fn unread(&self) -> usize {
         self.unread
     }
 
-    /// More is unread than is kept of an answer.
+    /// Whether as much is unread as may be kept of an answer.
     pub fn is_full(&self) -> bool {
         self.unread >= self.most_bytes
     }
 
-    /// Does nothing after the first time.
+    /// Ends the record; does nothing after the first time.
     pub fn set_end(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
@@ -146,12 +146,12 @@ impl Record {
         self.end.as_ref()
     }
 
-    /// What is kept, in bytes.
+    /// How many bytes are kept.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Everything since the first byte is here.
+    /// Whether everything since the first byte is still kept.
     pub fn is_whole(&self) -> bool {
         self.first == 0
     }

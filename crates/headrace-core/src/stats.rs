@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const SUB: usize = 8;
 const SUB_BITS: u32 = SUB.trailing_zeros();
-/// Values below this are one bucket (µs).
+/// All values below this share one bucket (µs).
 const FLOOR_US: u64 = 8;
 /// Octaves above the floor: 8 µs to about 134 s; longer ones land in the last bucket.
 const OCTAVES: usize = 24;

@@ -334,7 +334,7 @@ impl Exchange {
     }
 
     /// Tells the record to the client, from its first byte; resolves with a `RelayReport`.
-    fn follow<'py>(&self, py: Python<'py>, buffer: &ReplayBuffer) -> PyResult<Bound<'py, PyAny>> {
+    fn replay<'py>(&self, py: Python<'py>, buffer: &ReplayBuffer) -> PyResult<Bound<'py, PyAny>> {
         let reader = Reader::join(&buffer.0);
         self.call(py, Outcome::Report, |reply| Command::Replay { reader, reply })
     }

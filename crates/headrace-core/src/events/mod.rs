@@ -5,8 +5,7 @@
 //! no client ever waits for the second half of a token; of any other body, a piece is whatever has just
 //! arrived.
 //!
-//! What is held back is at most one incomplete event, and never more than `max_event_bytes`: a longer one
-//! leaves in pieces.
+//! At most one incomplete event is held back, and never more than `max_event_bytes`: a longer one leaves in parts.
 
 pub mod ndjson;
 pub mod sse;
@@ -129,7 +128,7 @@ impl Splitter {
         }
     }
 
-    /// The body ended as it should: what is held leaves, whole or not.
+    /// Ends the body as its framing says: what is held leaves, whether it is a whole event or not.
     pub fn handle_end(&mut self, mut emit: impl FnMut(Piece<'_>)) {
         if !self.held.is_empty() {
             emit(Piece { held: &self.held, fresh: &[], is_event: !self.is_between_events() });
@@ -137,9 +136,8 @@ impl Splitter {
         }
     }
 
-    /// An event that says the answer broke off, where this framing has a place for one: between two events.
-    /// What is held is half an event and is dropped. `None` for a raw body, or when half an event has left
-    /// already.
+    /// An event that says that the answer broke off. It stands between two events, so what is held, half an event, is
+    /// dropped. `None` for a raw body, which has no place for one, and when half an event has left already.
     pub fn poll_error_event(&mut self, kind: Kind) -> Option<Vec<u8>> {
         self.held = Vec::new();
         if self.is_split {
@@ -169,7 +167,7 @@ impl Splitter {
         }
     }
 
-    /// Bytes held back now.
+    /// How many bytes are held back now.
     pub fn held(&self) -> usize {
         self.held.len()
     }

@@ -1,13 +1,13 @@
 //! Where one NDJSON line ends.
 //!
 //! In: bytes, cut anywhere. Out: the position behind each line feed. A line of white space alone is passed on
-//! but is no event.
+//! but is not an event.
 
 use memchr::memchr;
 
 use crate::events::sse::End;
 
-/// Scanner of one stream of newline-delimited JSON.
+/// Finds the line ends of one stream of newline-delimited JSON.
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
     /// The current line has a byte that is not white space.

@@ -2,7 +2,7 @@
 //!
 //! In: bytes, cut anywhere. Out: the position behind each complete block. Lines end with LF, CR or CRLF, a
 //! byte order mark may lead the stream, and an empty line ends a block (WHATWG HTML §9.2.5). Bytes are only
-//! looked at, never changed: whoever calls passes them on as they came.
+//! looked at, never changed: the caller passes them on as they came.
 //!
 //! Two rules keep a heartbeat from being held back, and an ending from being waited for:
 //! * a comment line that stands alone at the end of what has arrived is a block of its own;
@@ -13,7 +13,7 @@ use memchr::memchr2;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// What the lines of the current block were so far.
+/// What the lines of the current block have been so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Empty,
@@ -30,7 +30,7 @@ pub struct End {
     pub is_event: bool,
 }
 
-/// Scanner of one event stream.
+/// Finds the block ends of one event stream.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     block: Block,
@@ -40,7 +40,7 @@ pub struct Scanner {
     line_is_comment: bool,
     /// The last byte was the CR of a line's end: an LF right after it belongs to the same end.
     after_cr: bool,
-    /// Bytes of the byte order mark seen, until the first other byte.
+    /// How many bytes of the byte order mark were seen, until the first other byte.
     bom_seen: Option<usize>,
 }
 
@@ -104,7 +104,7 @@ impl Scanner {
                     self.bom_seen = (seen + 1 < BOM.len()).then_some(seen + 1);
                 }
                 Some(_) => {
-                    // Half a mark is no mark: those bytes began a line.
+                    // Half a mark is not a mark: those bytes began a line.
                     self.line_begun |= seen > 0;
                     self.bom_seen = None;
                 }

@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use crate::fields;
 
 const MAX_FIELDS: usize = 128;
-/// Longest chunk-size line, with its extensions.
+/// The longest chunk-size line that is read, with its extensions.
 const MAX_CHUNK_LINE: usize = 256;
 const MAX_TRAILER_BYTES: usize = 8 * 1024;
 
@@ -127,7 +127,7 @@ enum State {
 const CHUNK_LINE: State = State::ChunkLine { length: 0, digits: 0, in_extension: false, line: 0 };
 
 impl Body {
-    /// RFC 9112 §6.3.
+    /// How the body of this answer is framed (RFC 9112 §6.3).
     fn of(method: &Method, status: StatusCode, headers: &HeaderMap) -> Result<Self, ProtocolError> {
         let empty = method == Method::HEAD
             || status.is_informational()
@@ -158,7 +158,7 @@ impl Body {
         self.state == State::Ended
     }
 
-    /// Whether the connection's end is a legal end of the body right now.
+    /// Whether the body may end with the connection right now.
     pub fn may_end_at_close(&self) -> bool {
         matches!(self.state, State::Ended | State::UntilClose)
     }

@@ -50,7 +50,7 @@ pub fn name(code: u64) -> &'static str {
     }
 }
 
-/// What an HTTP/3 error ends.
+/// What an HTTP/3 error ends: a stream, or the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Stream,

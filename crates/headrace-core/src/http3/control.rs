@@ -1,7 +1,7 @@
 //! What a peer may say on its control stream (RFC 9114 §6.2.1, §7.2; RFC 9218 §7).
 //!
-//! In: the frames of the control stream in order. Out: what each of them means. The order is checked here:
-//! SETTINGS come first and once; identifiers never grow where they may not.
+//! In: the frames of the control stream in order. Out: what each of them means. Their order is checked here:
+//! SETTINGS come first and once, and identifiers never grow where they may not.
 
 use bytes::Bytes;
 
@@ -19,14 +19,14 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     Settings(Settings),
-    /// To a client: requests with this stream id and above were not and will not be handled.
+    /// For a client: requests with this stream id and above were not and will not be handled.
     GoAway(u64),
-    /// To a server: the urgency of a request stream.
+    /// For a server: the urgency of a request stream.
     Priority {
         stream: u64,
         urgency: u8,
     },
-    /// Legal, and nothing to do.
+    /// The frame is legal, and there is nothing to do.
     Nothing,
 }
 
@@ -45,8 +45,10 @@ impl Control {
         Self { role, has_settings: false, goaway: None, max_push_id: None }
     }
 
+    /// Reads the next frame.
+    ///
     /// # Errors
-    /// When the frame is malformed or may not come here and now.
+    /// When the frame is malformed, or may not come here and now.
     pub fn handle_frame(&mut self, kind: u64, payload: &Bytes) -> Result<Message, Http3Error> {
         match (kind, self.has_settings) {
             (frame::SETTINGS, false) => {
@@ -66,7 +68,7 @@ impl Control {
                 let id = single(payload)?;
                 if self.goaway.is_some_and(|before| id > before) || (self.role == Role::Client && id % 4 != 0)
                 {
-                    return Err(Http3Error::connection(code::ID_ERROR, "a GOAWAY id that cannot be"));
+                    return Err(Http3Error::connection(code::ID_ERROR, "GOAWAY has an id that cannot be"));
                 }
                 self.goaway = Some(id);
                 Ok(if self.role == Role::Client { Message::GoAway(id) } else { Message::Nothing })

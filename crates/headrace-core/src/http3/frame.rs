@@ -19,7 +19,7 @@ pub const MAX_PUSH_ID: u64 = 0xd;
 pub const PRIORITY_UPDATE_REQUEST: u64 = 0xf_0700;
 pub const PRIORITY_UPDATE_PUSH: u64 = 0xf_0701;
 
-/// Largest frame on the control stream that is read; the ones that exist are a few dozen bytes.
+/// The largest frame on the control stream that is read; those that exist have a few dozen bytes.
 pub const MAX_CONTROL_FRAME: u64 = 1024;
 /// How many empty and unknown frames a stream may carry.
 const MAX_IDLE_FRAMES: u32 = 256;
@@ -46,7 +46,7 @@ pub enum Frame {
 #[derive(Debug)]
 enum State {
     Header,
-    /// Collecting a frame of known, bounded length.
+    /// A frame of known, bounded length is being collected.
     Whole {
         kind: u64,
         left: usize,
@@ -86,7 +86,7 @@ impl From<Http3Error> for FrameError {
 }
 
 impl Decoder {
-    /// `max_headers`: longest HEADERS frame, in bytes.
+    /// `max_headers`: the longest HEADERS frame that is read, in bytes.
     pub fn new(on: On, max_headers: usize) -> Self {
         let max_headers = max_headers as u64;
         Self { on, state: State::Header, kept: BytesMut::new(), max_headers, idle_frames: 0 }

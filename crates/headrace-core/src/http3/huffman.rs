@@ -2,7 +2,7 @@
 //!
 //! The code is canonical: the lengths alone determine it, so the lengths are all that is written down here.
 
-/// Code length of each byte, and of the end-of-string symbol (256).
+/// The code length of each byte, and of the end-of-string symbol (256).
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
     28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6,
@@ -20,9 +20,9 @@ const LONGEST: usize = 30;
 const END_OF_STRING: u16 = 256;
 
 struct Code {
-    /// Code word of each symbol, right-aligned.
+    /// The code word of each symbol, right-aligned.
     words: [u32; 257],
-    /// Symbols, shortest code first, by value within one length.
+    /// The symbols, shortest code first, by value within one length.
     order: [u16; 257],
     /// For each length: the first code word of that length, and where its symbols start in `order`.
     first: [(u32, u16); LONGEST + 2],

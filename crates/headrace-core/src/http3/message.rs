@@ -164,14 +164,17 @@ pub fn check_request(head: &RequestHead) -> Result<(), String> {
         return Err("CONNECT cannot be sent".to_owned());
     }
     if !is_authority(&head.authority) {
-        return Err(format!("{:?} is no host and port", head.authority));
+        return Err(format!("{:?} is not a host and port", head.authority));
     }
     if !is_path(&head.path, &head.method) {
-        return Err(format!("{:?} is no path; what is not ASCII, or a space, must be %-encoded", head.path));
+        return Err(format!(
+            "{:?} is not a path: it must begin with /, and what is not ASCII, or a space, must be %-encoded",
+            head.path
+        ));
     }
     for (name, value) in &head.headers {
         if name == HOST || fields::is_connection_specific(name.as_str(), value.as_bytes()) {
-            return Err(format!("{name} has no place in HTTP/3 (RFC 9114 §4.2)"));
+            return Err(format!("{name} has no place in HTTP/3 (RFC 9114 §4.2); leave it out"));
         }
     }
     Ok(())

@@ -179,8 +179,8 @@ impl Encoder {
     }
 }
 
-/// The instructions a peer sends on its encoder stream (§4.3): with capacity 0, only "capacity is 0" is
-/// legal.
+/// Checks the instructions that a peer sends on its encoder stream (§4.3): with capacity 0, only "capacity is 0"
+/// is legal.
 ///
 /// # Errors
 /// For every other instruction.
@@ -194,9 +194,9 @@ pub fn handle_encoder_instructions(input: &[u8]) -> Result<(), Http3Error> {
     }
 }
 
-/// The instructions a peer sends on its decoder stream (§4.4): we never refer to a dynamic table, so it may
-/// only cancel streams. Incomplete ones are legal, the next bytes complete them; `rest` says how many bits
-/// are awaited.
+/// Checks the instructions that a peer sends on its decoder stream (§4.4): we never refer to a dynamic table, so it
+/// may only cancel streams. An instruction may be cut; the next bytes complete it, and `rest` says how many bits are
+/// awaited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderInstructions {
     in_integer: bool,

@@ -13,10 +13,10 @@ pub const QPACK_BLOCKED_STREAMS: u64 = 0x7;
 /// A reserved identifier (§7.2.4.1): sent so that peers keep tolerating unknown ones.
 const GREASE: u64 = 0x1f * 0x1d + 0x21;
 
-/// What the other side said; what it did not say has its default.
+/// What the other side said. What it did not say has its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Largest field section it accepts, in bytes as §4.2.2 counts them; `None` is unlimited.
+    /// The largest field section that it accepts, in bytes as §4.2.2 counts them; `None`: there is no limit.
     pub max_field_section_size: Option<u64>,
 }
 

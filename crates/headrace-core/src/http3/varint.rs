@@ -4,7 +4,7 @@ use bytes::BufMut;
 
 pub const MAX: u64 = (1 << 62) - 1;
 
-/// The integer at the front of `input` and its length in bytes; `None` when it is not all there.
+/// The integer at the front of `input`, and its length in bytes; `None` when more bytes are needed.
 pub fn decode(input: &[u8]) -> Option<(u64, usize)> {
     let first = *input.first()?;
     let length = 1usize << (first >> 6);

@@ -3,13 +3,13 @@
 //! In: the address that its packets come from now. Out: the last address that it has proved to be at. A client
 //! may move at any time (RFC 9000 §9), and anybody can write another's address on a packet: the transport sends
 //! a challenge to a new address, and goes back to the one before when no answer comes in time. So an address
-//! that stayed for longer than that is real; until then logs and limits hold the one before.
+//! that stayed for longer than that is real; until then, logs and limits use the one before.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Longer than a challenge may go unanswered: three probe timeouts (RFC 9000 §8.2.4) of a path of which nothing
-/// is known yet (RFC 9002 §6.2.2).
+/// This is longer than a challenge may go unanswered: three probe timeouts (RFC 9000 §8.2.4) of a path of which
+/// nothing is known yet (RFC 9002 §6.2.2).
 const PROVED_AFTER: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]

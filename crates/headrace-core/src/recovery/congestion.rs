@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 
 use crate::recovery::delay::Delay;
 
-/// 16 streams of tokens, for a round trip of 200 ms: 34 kB. RFC 9002 §7.2 recommends 14,720, which would make their
-/// first tokens wait; a bulk transfer is paced, and yields to the first queue.
+/// What 16 streams of tokens send within a round trip of 200 ms (34 kB), and some more. RFC 9002 §7.2 recommends
+/// 14,720, which would make their first tokens wait; a bulk transfer is paced, and yields to the first queue.
 const INITIAL: u64 = 40_000;
-/// Some 16 streams of tokens, at a round trip of 200 ms.
+/// What some 16 streams of tokens need at a round trip of 200 ms.
 const FLOOR: u64 = 64 * 1024;
 const SMALLEST_DATAGRAMS: u64 = 2;
 const REDUCTION: f64 = 0.7;
 /// Round trips in which the window grows by a datagram: with this reduction it takes what Reno takes, and CUBIC on
-/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each). While a queue stands it grows by half of this: who is
-/// paced loses less of a full queue than TCP, whose segments come in bursts, and would take more than half of it.
+/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each). While a queue stands it grows by half of this: a
+/// paced sender loses less of a full queue than TCP, whose segments come in bursts, and would take more than half of it.
 const GROWTH_TRIPS: f64 = 1.7 / 0.9;
-/// Of acknowledged and lost bytes.
+/// The share of lost bytes, of all that are acknowledged or lost, from which on losses alone reduce the window.
 const TOO_MANY_LOST: f64 = 0.125;
 /// The shortest queue that tells congestion from chance.
 const QUEUE: Duration = Duration::from_millis(5);
@@ -84,7 +84,7 @@ impl Window {
         INITIAL
     }
 
-    /// Below it, it is slow start; `None`: it has not ended yet.
+    /// The window, in bytes, at which slow start ended; `None`: it has not ended yet.
     pub fn slow_start_ends(&self) -> Option<u64> {
         (self.slow_start_ends != u64::MAX).then_some(self.slow_start_ends)
     }
@@ -135,7 +135,8 @@ impl Window {
         self.round = Round { began: now, acked: 0, lost: 0, most };
     }
 
-    /// Packets are lost, the newest of which was `sent` then; no bytes: ECN-CE.
+    /// Packets are lost, the newest of which was sent at `sent`. When `bytes` is zero, a router has marked a packet
+    /// (ECN-CE) instead.
     pub fn handle_congestion(&mut self, now: Instant, sent: Instant, is_persistent: bool, bytes: u64) {
         self.round.lost += bytes;
         if self.recovery.is_some_and(|recovery| sent <= recovery) && !is_persistent {
@@ -155,7 +156,7 @@ impl Window {
         }
     }
 
-    /// A queue at a bottleneck, rather than a radio's jitter.
+    /// Whether a queue stands at a bottleneck, rather than a radio's jitter.
     pub fn is_queueing(&self) -> bool {
         let base = self.delay.base().unwrap_or_default();
         self.delay.queue() > QUEUE.max(base / 8)
@@ -176,7 +177,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A flow of which one datagram is acknowledged each millisecond.
+    /// A flow of which one datagram is acknowledged every millisecond.
     struct Flow {
         window: Window,
         now: Instant,
@@ -213,7 +214,7 @@ mod tests {
         assert!(flow.acknowledge(100, false) <= reached + 1200, "half a datagram each window");
     }
 
-    /// Of 480,000 bytes that are acknowledged a datagram takes 1.9 windows, and 3.8 while a queue stands.
+    /// The window grows by a datagram for 1.9 windows that are acknowledged, and for 3.8 while a queue stands.
     #[test]
     fn a_queue_halves_its_growth() {
         for (queue, datagrams) in [(Duration::ZERO, 5), (MS * 20, 3)] {

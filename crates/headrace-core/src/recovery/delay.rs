@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A minimum is of the last one to two spans of this length.
+/// A minimum is taken over the last one to two spans of this length.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(150);
 
@@ -63,7 +63,7 @@ impl Delay {
         self.long.get()
     }
 
-    /// How much longer it takes now.
+    /// How much longer than that a round trip takes now: the time that packets wait in a queue.
     pub fn queue(&self) -> Duration {
         let (now, base) = (self.short.get().unwrap_or_default(), self.base().unwrap_or_default());
         now.saturating_sub(base)

@@ -1,20 +1,20 @@
-//! When the silence of a token stream is worth a question.
+//! When the silence of a token stream is worth a probe.
 //!
 //! In: the times at which something came, and the time now. Out: when to send something that the peer must
 //! acknowledge. A NAT that forgot the client's address loses everything on its way to the client, and the
 //! server cannot know the new address before the client sends: a client that only listens would wait for the
-//! transport's keep-alive. So it asks once a live stream has been silent for several of its usual gaps; again
-//! after twice that, and so on, a few times. A model that thinks for minutes costs a handful of packets.
+//! transport's keep-alive. So it sends a probe once a live stream has been silent for several of its usual gaps,
+//! another one after twice that, and so on, a few times. A model that thinks for minutes costs a handful of packets.
 
-/// A silence of so many usual gaps is worth a question.
+/// A silence of so many usual gaps is worth a probe.
 const GAPS: u64 = 4;
-/// Within these bounds, in nanoseconds: tokens of a burst must not make every pause one, and slow streams must
-/// not make an outage long.
+/// The silence that is waited for stays within these bounds, in nanoseconds: tokens of a burst must not make every
+/// pause worth a probe, and slow streams must not make an outage long.
 const MIN_NS: u64 = 50_000_000;
 const MAX_NS: u64 = 200_000_000;
-/// Questions in one silence; then the keep-alive is enough.
+/// How many probes are sent in one silence; then the keep-alive is enough.
 const MAX_PROBES: u32 = 5;
-/// Share of a new gap in the mean: 1/8, as of RTT samples (RFC 9002 §5.3).
+/// The share of a new gap in the mean: 1/8, as that of RTT samples (RFC 9002 §5.3).
 const SHIFT: u32 = 3;
 
 /// The gaps of what one connection receives.
@@ -26,7 +26,7 @@ pub struct SilenceProbe {
 }
 
 impl SilenceProbe {
-    /// Something came.
+    /// Notes that something came.
     pub fn note_arrival(&mut self, now_ns: u64) {
         if let Some(last) = self.last_ns {
             let gap = now_ns.saturating_sub(last).min(MAX_NS);
@@ -37,7 +37,7 @@ impl SilenceProbe {
         self.probes = 0;
     }
 
-    /// When to ask next; `None` before anything came, and when it was asked often enough.
+    /// When the next probe is due; `None` before anything came, and after the last probe of one silence.
     pub fn due_ns(&self) -> Option<u64> {
         let silence = (self.gap_ns * GAPS).clamp(MIN_NS, MAX_NS);
         let waits = silence * ((1 << (self.probes + 1)) - 1);

@@ -10,7 +10,7 @@
 //!   end, or a reset. Nothing that was cut ever looks complete.
 //! * *Stop* and *lost* end everything at once, in every state: what is still queued is dropped, the upstream
 //!   is closed, and it is never reused.
-//! * Who leaves after the answer's own last event was not cut short.
+//! * A client that leaves after the answer's own last event was not cut short.
 //! * When the server's own time is over, an answer that still runs ends as one whose upstream failed: an error
 //!   event, then a reset. Its cause says whose doing it was.
 //! * An upstream connection goes back to the pool only after an end that its own framing declared.
@@ -70,7 +70,7 @@ pub enum Action {
     /// Put the upstream's connection back, if its framing allows.
     PoolUpstream,
     CloseUpstream,
-    /// What is held of the body's last, unfinished event leaves.
+    /// Queue what is held of the body's last, unfinished event, and the trailers.
     QueueRest,
     /// Say that the answer broke off, where the framing has a place for it.
     QueueErrorEvent,
@@ -95,7 +95,7 @@ pub const TABLE: &[Row] = &[
     (Streaming, Input::End, Finishing, &[PoolUpstream, QueueRest], Some(Cause::Done)),
     (Streaming, Input::Failed, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::UpstreamFailed)),
     (Streaming, Input::TimedOut, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::Timeout)),
-    // Who keeps events for a client that comes back keeps them from here on, and the upstream with them.
+    // What keeps an answer for clients that come back (`replay`) ends with its upstream here, too.
     (Streaming, Input::Expired, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::Cut)),
     (Streaming, Input::Stalled, Ended, &[CloseUpstream, Reset], Some(Cause::Timeout)),
     (Streaming, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),

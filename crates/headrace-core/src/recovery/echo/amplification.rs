@@ -1,5 +1,5 @@
-//! What may be sent to an address that nobody has shown to be its own: three times what came from there (RFC 9000
-//! §8.1), copies included.
+//! What may be sent to an address before its peer has shown that it is there: three times what came from it (RFC
+//! 9000 §8.1), copies included.
 //!
 //! In: handshake datagrams received from an address, datagrams sent to it before its validation. Out: whether one more
 //! may be sent. The transport keeps such a count too, but does not know of copies. Their allowance is what is left when
@@ -8,14 +8,14 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Addresses of which this is known: of the last handshakes so many, at least half of them. What is forgotten gets no
-/// copies.
+/// How many addresses are remembered: those of the last handshakes, at least half of this number. An address that was
+/// forgotten gets no copies.
 const MOST: usize = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
     received: u64,
-    /// Copies among them.
+    /// Copies are counted, too.
     sent: u64,
     copied: u64,
 }
@@ -46,7 +46,7 @@ impl Amplification {
         self.recent.get_mut(&address).or_else(|| self.older.get_mut(&address))
     }
 
-    /// Whether the transport's datagram may be sent there, which is counted then. `None`: nothing is known.
+    /// Whether the transport's datagram may be sent there; it is counted then. `None`: nothing is known of the address.
     pub fn spend(&mut self, to: SocketAddr, bytes: u64) -> Option<bool> {
         let Bytes { received, sent, copied } = self.find(to)?;
         // Without copies the transport's own count is as good.
@@ -55,7 +55,7 @@ impl Amplification {
         Some(is_allowed)
     }
 
-    /// Whether a copy may be sent there, to an address that was not validated when its original left.
+    /// Whether a copy may be sent there, whose original left before the address was validated; it is counted then.
     pub fn spend_copy(&mut self, to: SocketAddr, bytes: u64) -> bool {
         let Some(Bytes { received, sent, copied }) = self.find(to) else { return false };
         let is_allowed = *sent + bytes <= *received * 3;
@@ -66,7 +66,7 @@ impl Amplification {
         is_allowed
     }
 
-    /// The address is its own.
+    /// Forgets an address that was validated.
     pub fn forget(&mut self, address: SocketAddr) {
         self.recent.remove(&address);
         self.older.remove(&address);

@@ -1,13 +1,13 @@
 //! Which networks lose packets: what one connection saw helps the next one from there.
 //!
-//! In: an address, what was seen. Out: what is expected of an address. A network is a /24 of IPv4 or a /48 of IPv6;
-//! so many are remembered, and who was not seen for longest is forgotten first.
+//! In: an address, and what was seen. Out: what is expected of an address. A network is a /24 of IPv4 or a /48 of
+//! IPv6; [`MOST`] are remembered, and those that were not seen for the longest time are forgotten first.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// 4096 networks are some 300 kB.
+/// How many networks are remembered; so many take some 300 kB.
 const MOST: usize = 4096;
 /// Networks change; what was seen long ago says nothing.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
@@ -16,7 +16,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     pub loses: bool,
-    /// Several in a row, or many.
+    /// Several packets in a row were lost, or many.
     pub in_bursts: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `None`: nothing.
+    /// What is known of the network of this address; `None`: nothing.
     pub fn recall(&self, now: Instant, address: IpAddr) -> Option<Known> {
         let (at, known) = self.networks.get(&network(address))?;
         (now.saturating_duration_since(*at) < FORGOTTEN_AFTER).then_some(*known)
@@ -48,7 +48,7 @@ impl Memory {
         self.networks.is_empty()
     }
 
-    /// Seldom, rather than one each time: to find the oldest costs a look at all.
+    /// Half of them at once, and seldom: to find the oldest costs a look at all.
     fn forget_older_half(&mut self) {
         let mut times: Vec<Instant> = self.networks.values().map(|(at, _)| *at).collect();
         let (_, middle, _) = times.select_nth_unstable(MOST / 2);

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// While loss is seen, and while nothing is known of a path.
+    /// Datagrams are copied while loss is seen, and while nothing is known of a path.
     Auto,
-    /// Always, but for a queue and the bound.
+    /// Datagrams are always copied, except while a queue stands or the bound is reached.
     On,
 }
 
@@ -28,19 +28,19 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub mode: Mode,
-    /// From a datagram to its copy: against single losses.
+    /// The time from a datagram to its copy, against single losses.
     pub near: Duration,
-    /// To the second copy: against bursts.
+    /// The time from a datagram to its second copy, against bursts.
     pub far: Duration,
-    /// What copies of one connection may add.
+    /// What the copies of one connection may add.
     pub max_extra_bytes_per_s: u64,
-    /// How long a path that is new gets copies, before a loss was seen.
+    /// How long a new path gets copies before a loss was seen.
     pub first: Duration,
     /// How long copies go on after the last loss that was seen.
     pub hold: Duration,
 }
 
-/// What is sent again of one datagram.
+/// When one datagram is sent again: up to three times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
     pub near: Option<Duration>,
@@ -56,7 +56,7 @@ impl Copies {
         self.after().next().is_none()
     }
 
-    /// Ascending.
+    /// The times after which copies leave, ascending.
     pub fn after(&self) -> impl Iterator<Item = Duration> + use<> {
         [self.near, self.far, self.last].into_iter().flatten()
     }

@@ -11,8 +11,8 @@
 //!
 //! Small packets that are far apart get a last copy too, while fresh, and when losses are many or come in bursts.
 //!
-//! A loss leads from each of them to on. A loss shows in two ways: the transport declares it, or a packet is
-//! acknowledged after one that was sent later: its copy came through, and it did not.
+//! A loss leads from each of these states to *on*. A loss shows in two ways: the transport declares it, or a packet is
+//! acknowledged after one that was sent later: its copy came through, and the packet itself did not.
 //!
 //! No copies, whatever the state: while a queue stands on the path (the loss is congestion's, and copies would
 //! add to it), for a flow that the window limits, and beyond the bound of extra bytes; and, unless it is always on,
@@ -24,7 +24,7 @@ use super::memory::Known;
 use super::{Copies, Mode, Settings};
 use crate::recovery::delay::Delay;
 
-/// So many packets say something about a path.
+/// From so many packets on, a path says something about itself.
 const ENOUGH_PACKETS: u32 = 64;
 const WATCHING: Duration = Duration::from_millis(3_500);
 /// A copy of a sparse flow comes behind the next packets, but no later than this: a gap of 65 ms is still below what a
@@ -34,26 +34,27 @@ const LATEST_COPY: Duration = Duration::from_millis(45);
 /// look like repaired losses.
 const TRIAL_AFTER: Duration = Duration::from_secs(60);
 const LONGEST_TRIAL: Duration = Duration::from_secs(960);
-/// From here on losses are many.
+/// From this share on, losses are many.
 const MANY: f32 = 0.02;
-/// Packets that the share of losses is of.
+/// Over how many packets the share of losses is smoothed.
 const MEMORY: f32 = 256.0;
-/// Share of losses that have a neighbour.
+/// From this share of losses with a lost neighbour on, losses come in bursts.
 const BURSTS: f32 = 0.3;
 /// A flow that was limited by its window at so many acknowledgements in a row is a bulk transfer.
 const BULK: u8 = 8;
 /// A queue of this length shows beside the jitter of a network.
 const QUEUE: Duration = Duration::from_millis(15);
-/// What a client may wait with an acknowledgement (RFC 9000 §18.2), where packets are far apart.
+/// How long a client may wait with an acknowledgement (RFC 9000 §18.2), where packets are far apart.
 const ACK_DELAY: Duration = Duration::from_millis(25);
-/// No handshake of a path that works takes longer.
+/// A handshake on a path that works takes no longer.
 const HANDSHAKE: Duration = Duration::from_millis(500);
 /// Packets that were sent in a longer pause of copies had none.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Over a shorter round trip a loss is repaired (RFC 9002 §6.2: a probe comes 25 ms after it) before it is seen.
 const SHORT: Duration = Duration::from_millis(5);
 const SPARSE: Duration = Duration::from_millis(10);
-/// Tokens of one stream or two. A third copy of more would cost much where a sparse flow of one stream costs little.
+/// The tokens of one stream or two, in bytes. A third copy of larger packets would cost much, where that of a sparse
+/// flow of one stream costs little.
 const SMALL: u64 = 600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub struct Path {
     settings: Settings,
     state: State,
     since: Instant,
-    /// Sent in this state.
+    /// How many were sent in this state.
     packets: u32,
     began: Instant,
     known: Option<Known>,
@@ -85,7 +86,7 @@ pub struct Path {
     last_loss: Option<Instant>,
     last_declared: Instant,
     trial_after: Duration,
-    /// When the last packet was sent that was lost.
+    /// When the newest packet that was lost had been sent.
     last_lost_sent: Option<Instant>,
     share: f32,
     neighbours: f32,
@@ -162,7 +163,7 @@ impl Path {
         }
     }
 
-    /// What to remember of this network; `None`: too little was seen.
+    /// What to remember of this path's network; `None`: too little was seen.
     pub fn known(&self) -> Option<Known> {
         let loses = self.last_loss.is_some();
         (loses || self.state == State::Off)
@@ -213,7 +214,8 @@ impl Path {
         }
     }
 
-    /// On a short path nearer: loss detection waits for an eighth of a round trip (RFC 9002 §6.1.2).
+    /// The time to the first copy. It is shorter on a short path: loss detection waits for an eighth of a round trip
+    /// (RFC 9002 §6.1.2).
     fn near(&self, near: Duration) -> Duration {
         let eighth = self.delay.base().map_or(near, |base| base / 10);
         near.min(eighth.max(Duration::from_millis(2)))
@@ -232,12 +234,12 @@ impl Path {
         self.spacing > SPARSE && (self.state == State::Fresh || self.is_bursty())
     }
 
-    /// Losses are many, or come together.
+    /// Whether losses are many, or come together.
     fn is_bursty(&self) -> bool {
         self.share > MANY || self.neighbours > BURSTS
     }
 
-    /// Whether so many extra bytes are allowed, which are then spent.
+    /// Whether so many extra bytes are allowed; they are spent then.
     fn spend(&mut self, now: Instant, bytes: u64) -> bool {
         let (rate, since) =
             (self.settings.max_extra_bytes_per_s, now.saturating_duration_since(self.allowance.at));
@@ -264,7 +266,7 @@ impl Path {
         }
     }
 
-    /// All packets of an acknowledgement were told.
+    /// All packets of an acknowledgement have been handed in.
     pub fn handle_acks_end(&mut self, now: Instant, is_app_limited: bool) {
         let (before, newest) = self.acked;
         if let Some(newest) = newest.filter(|newest| Some(*newest) > before) {
@@ -274,7 +276,7 @@ impl Path {
         self.bulk = if is_app_limited { 0 } else { self.bulk.saturating_add(1) };
     }
 
-    /// The transport declares packets lost, the newest of which was `sent` then.
+    /// The transport declares packets lost, the newest of which was sent at `sent`.
     pub fn handle_lost(&mut self, now: Instant, sent: Instant, packets: u32) {
         if let Some((since, until, reach)) = self.copied
             && (since..=until).contains(&sent)

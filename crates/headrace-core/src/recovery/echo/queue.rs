@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// For all connections of a socket: 25 ms of 20,000 datagrams a second.
+/// What all connections of a socket may have waiting: 25 ms of 20,000 datagrams a second.
 const MOST_COPIES: usize = 1024;
 const MOST_BYTES: usize = 1024 * 1024;
 
@@ -16,7 +16,7 @@ const MOST_BYTES: usize = 1024 * 1024;
 pub struct Waiting<T> {
     pub how: T,
     pub bytes: Vec<u8>,
-    /// When it is sent yet other times.
+    /// When it is sent for the second and third time.
     again: [Option<Instant>; 2],
 }
 
@@ -61,7 +61,8 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Keeps a datagram that was sent now; whether it is kept. `after`: ascending, up to three times.
+    /// Keeps a datagram that was sent now, and says whether there was room for it. `after`: ascending, up to three
+    /// times.
     pub fn push(
         &mut self,
         now: Instant,
@@ -84,12 +85,12 @@ impl<T> Queue<T> {
         self.heap.push(Reverse(Due { at, number: self.number, waiting }));
     }
 
-    /// When [`Self::poll_copy`] has something.
+    /// When [`Self::poll_copy`] has the next copy.
     pub fn next_due(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(due)| due.at)
     }
 
-    /// Gives the next copy that is due to `send`; `false`: none is.
+    /// Gives the next copy that is due to `send`; false when no copy is due.
     pub fn poll_copy(&mut self, now: Instant, send: impl FnOnce(&Waiting<T>)) -> bool {
         if self.next_due().is_none_or(|at| at > now) {
             return false;

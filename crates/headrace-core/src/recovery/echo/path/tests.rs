@@ -13,7 +13,7 @@ const SETTINGS: Settings = Settings {
     hold: Duration::from_secs(10),
 };
 
-/// A path on which a packet leaves each so often, and is acknowledged a round trip later.
+/// A path on which a packet leaves every so often, and is acknowledged a round trip later.
 struct Flow {
     path: Path,
     began: Instant,
