@@ -1,7 +1,7 @@
 //! What Python decided, as the engine reads it.
 //!
 //! In: one JSON text, written by `python/headrace/config/engine.py`; every default stands in `sections.py` beside it,
-//! with its piece and its reason. Nothing here has a default: a field that Python forgot is an error.
+//! with its unit and its reason. Nothing here has a default: a field that Python forgot is an error.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// An address or a name; a name is resolved once, at start.
+    /// An address or a name; a name is resolved once, when the server starts.
     pub host: String,
     /// UDP and TCP port; 0 lets the system choose one for both.
     pub port: u16,
@@ -62,7 +62,7 @@ pub enum EchoMode {
 }
 
 impl Echo {
-    /// `None`: none.
+    /// What the echo is told; `None`: there is no echo.
     pub fn settings(&self) -> Option<Settings> {
         let mode = match self.mode {
             EchoMode::Auto => Mode::Auto,
@@ -79,9 +79,9 @@ impl Echo {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Steering {
-    /// The kernel chooses the socket by the connection ID; forwarding is the fallback.
+    /// The kernel chooses the socket by the connection ID; where it cannot, workers forward datagrams.
     Bpf,
-    /// The worker that receives it passes it on.
+    /// The worker that receives a datagram passes it on.
     Forward,
 }
 
@@ -95,7 +95,7 @@ pub struct Limits {
     pub max_connections: usize,
     pub max_handshakes: usize,
     pub retry_above_handshakes: usize,
-    /// 0: no early data.
+    /// Session tickets that are kept; 0: there is no early data.
     pub max_tickets: usize,
     pub handshake_buffer_bytes: u64,
     pub max_streams_per_connection: u32,
@@ -108,7 +108,7 @@ pub struct Limits {
     pub connection_send_window_bytes: u64,
 }
 
-/// Durations come as seconds.
+/// How long the server waits; durations come as seconds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeouts {

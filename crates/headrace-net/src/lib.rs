@@ -25,6 +25,6 @@ pub mod tls;
 pub mod upstream;
 pub mod worker;
 
-// What both sides tell QUIC, for who drives it without sockets.
+// What both sides tell QUIC, for a driver that has no sockets (`headrace-sim`).
 pub use client::connect::transport as client_transport;
 pub use http3::listener::transport as server_transport;

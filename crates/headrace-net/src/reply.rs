@@ -1,13 +1,13 @@
 //! The answer to one request across the seam.
 //!
 //! In: a function that takes the result. Out: exactly one call of it. A reply that is dropped unanswered
-//! answers `closed`, so whoever waits is never left waiting for a peer that vanished.
+//! answers `closed`, so nobody is left waiting for a peer that vanished.
 
 use headrace_core::{Error, Kind};
 
 type Answer<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
 
-/// Answers once; in its drop if not before.
+/// Takes one result; a reply that is dropped without one says that the exchange is closed.
 pub struct Reply<T>(Option<Answer<T>>);
 
 impl<T> Reply<T> {
@@ -23,7 +23,7 @@ impl<T> Reply<T> {
 }
 
 impl<T: Send + 'static> Reply<T> {
-    /// A reply, and a future of what is sent by it.
+    /// A reply, and a future that resolves with what is sent by it.
     pub fn channel() -> (Self, impl Future<Output = Result<T, Error>>) {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let reply = Self::new(move |result| {

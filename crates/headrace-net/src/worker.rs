@@ -17,15 +17,15 @@ use crate::config::ServerConfig;
 use crate::quic::echo::counts;
 use crate::upstream::Upstreams;
 
-/// Where the server is in its life; it only goes on (`server/drain.rs`).
+/// Where the server is in its life; it never goes back (`server/drain.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Running,
-    /// No new connections; GOAWAY; running exchanges go on.
+    /// No new connection is taken, clients are told to leave (GOAWAY), and running exchanges go on.
     Draining,
-    /// Half the grace time is over: connections over TCP that were never quiet are told, too.
+    /// Half the grace time is over: connections over TCP that were never quiet are told to leave, too.
     Forcing,
-    /// The grace time is over: running exchanges are told so, and cut.
+    /// The grace time is over: running exchanges are told so, and are cut.
     Expired,
     Closed,
 }
@@ -39,7 +39,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// `max_buffered_bytes`: of all requests' bodies together.
+    /// `max_buffered_bytes`: what the bodies of all requests may hold together.
     pub fn new(max_buffered_bytes: usize, phase: watch::Receiver<Phase>) -> Self {
         let (memory, counters) = (Memory::new(max_buffered_bytes), Counters::default());
         Self { memory, counters, phase, next_exchange: AtomicU64::new(1) }
@@ -52,15 +52,15 @@ pub struct Counters {
     pub exchanges: AtomicUsize,
     pub connections: AtomicUsize,
     pub handshakes: AtomicUsize,
-    /// Exchanges that the end of a drain cut.
+    /// Exchanges that were cut at the end of a drain.
     pub cut: AtomicUsize,
     pub exchanges_total: AtomicU64,
     pub connections_total: AtomicU64,
     /// Requests that came in early data (0-RTT), before the handshake was complete.
     pub early_requests_total: AtomicU64,
-    /// Connections refused, requests refused, at a limit.
+    /// Connections and requests that were refused at a limit.
     pub refused_total: AtomicU64,
-    /// Connections closed because the peer broke the protocol.
+    /// Connections that were closed because the peer broke the protocol.
     pub breaches_total: AtomicU64,
     pub echo: Arc<counts::Counters>,
 }
@@ -74,7 +74,7 @@ pub struct Worker {
     pub alt_svc: HeaderValue,
 }
 
-/// One of the things that are counted; given back when dropped.
+/// One of the things that are counted, until it is dropped.
 pub struct Slot {
     shared: Arc<Shared>,
     gauge: fn(&Counters) -> &AtomicUsize,
@@ -110,7 +110,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// A slot for an exchange, or the error the client is to be told.
+    /// A slot for an exchange, or the error that the client is told.
     pub fn begin_exchange(&self) -> Result<Active, Error> {
         if self.phase() >= Phase::Expired {
             return Err(Kind::ShuttingDown.into());
@@ -135,7 +135,7 @@ impl Worker {
     pub fn reached(&self, least: Phase) -> impl Future<Output = ()> + use<> {
         let mut phase = self.shared.phase.clone();
         async move {
-            // The sender is the server: without it, all is over.
+            // The server holds the sender: without it, everything is over.
             let _ = phase.wait_for(|phase| *phase >= least).await;
         }
     }

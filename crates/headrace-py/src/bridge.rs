@@ -28,10 +28,10 @@ use crate::convert;
 use crate::errors;
 use crate::report::RelayReport;
 
-/// Entries handled before the loop gets its turn.
+/// How many entries are handled before the loop gets its turn.
 const BATCH: usize = 512;
 
-/// What a call came to; becomes a Python value on the loop's thread.
+/// The result of a call; it becomes a Python value on the loop's thread.
 pub enum Outcome {
     Nothing,
     Bytes(Bytes),
@@ -81,7 +81,7 @@ impl Queue {
     }
 }
 
-/// An exchange, as the loop of this bridge gets it.
+/// Makes the Python object of an exchange, for the loop of this bridge.
 type ToPy = fn(Python<'_>, exchange::Exchange, Py<Bridge>) -> PyResult<Bound<'_, PyAny>>;
 
 struct TakesExchanges {
@@ -93,11 +93,11 @@ struct TakesExchanges {
 #[pyclass(frozen, module = "headrace._engine")]
 pub struct Bridge {
     queue: Arc<Queue>,
-    /// Futures that wait for a result, by the number of their call. Touched on the loop's thread alone.
+    /// Futures that wait for a result, by the number of their call. Only the loop's thread touches them.
     futures: Mutex<HashMap<u64, Py<PyAny>>>,
     /// What takes new exchanges, by the number of their server.
     handlers: Mutex<HashMap<u64, TakesExchanges>>,
-    /// Weak: the loop holds the bridge by its reader, and both must be able to go.
+    /// Weak, because the loop holds the bridge by its reader, and both must be able to go.
     event_loop: Py<PyWeakrefReference>,
 }
 
@@ -217,7 +217,7 @@ impl Bridge {
 
 fn resolve(future: &Bound<'_, PyAny>, result: Result<Outcome, Error>) -> PyResult<()> {
     let py = future.py();
-    // Cancelled meanwhile: nobody waits.
+    // It was cancelled meanwhile, and nobody waits.
     if future.call_method0(intern!(py, "done"))?.is_truthy()? {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! The client's connections and streams, for Python.
 //!
-//! Whatever waits takes a bridge, and returns a future of its loop; or `None`, and returns a waiter. So one
+//! A call that waits takes a bridge, and returns a future of its loop; or it takes `None`, and returns a waiter. So one
 //! connection serves any number of loops and threads.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct ClientConfig {
 #[pymethods]
 impl ClientConfig {
     /// `trust`: `system`, `only` (the PEM text) or `anybody`. `identity`: the client's certificate chain and
-    /// key, PEM texts. Times in seconds, sizes in bytes.
+    /// key, as PEM texts. Times are in seconds, sizes in bytes.
     #[new]
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, max_head_bytes, stream_window, connection_window, echo))]
@@ -55,7 +55,12 @@ impl ClientConfig {
                 "system" => Trust::System { ca_pem },
                 "only" => Trust::Only { ca_pem },
                 "anybody" => Trust::Anybody,
-                other => return Err(Error::new(Kind::Misuse, format!("{other:?} is nobody to trust"))),
+                other => {
+                    return Err(Error::new(
+                        Kind::Misuse,
+                        format!("trust is {other:?}; it must be system, only or anybody"),
+                    ));
+                }
             };
             let identity = identity.map(|(certificate_pem, key_pem)| Identity { certificate_pem, key_pem });
             let echo: Echo = serde_json::from_str(echo)
@@ -90,7 +95,7 @@ impl Connection {
         Ok(Self { inner: opened.map_err(|error| errors::to_py(py, &error))? })
     }
 
-    /// Resolves when the connection is reached. Raises why it cannot be.
+    /// Resolves when the connection is reached, or raises why it cannot be.
     #[pyo3(signature = (bridge))]
     fn wait_reached<'py>(
         &self,
@@ -102,7 +107,7 @@ impl Connection {
 
     /// Sends a request. `body`: `None` when it comes by `Stream.send`. `record`: keep the times and sizes of
     /// the answer's DATA frames instead of their bytes. `abandon_after`: seconds without a reader after which
-    /// the answer is stopped. `early`: it may be sent in early data, for it does no harm to come twice.
+    /// the answer is stopped. `early`: it may be sent in early data, because it does no harm when it comes twice.
     #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (verb, authority, path, headers, body, *, record, abandon_after, early))]
     fn request(
@@ -146,7 +151,15 @@ impl Connection {
     fn migrate(&self, py: Python<'_>) -> PyResult<()> {
         let migrate = || {
             let _on_runtime = client::runtime()?.enter();
-            self.inner.inner().ok_or_else(|| Error::new(Kind::Misuse, "it is not connected"))?.migrate()
+            self.inner
+                .inner()
+                .ok_or_else(|| {
+                    Error::new(
+                        Kind::Misuse,
+                        "the connection is not reached yet, or could not be; await wait_reached() first",
+                    )
+                })?
+                .migrate()
         };
         migrate().map_err(|error: Error| errors::to_py(py, &error))
     }
@@ -163,13 +176,13 @@ impl Connection {
         self.inner.is_usable()
     }
 
-    /// Streams that have not ended, those that wait for credit among them.
+    /// How many streams have not ended, also those that wait for credit.
     #[getter]
     fn streams(&self) -> usize {
         self.inner.streams()
     }
 
-    /// Streams that have no credit (MAX_STREAMS) yet.
+    /// How many streams have no credit (MAX_STREAMS) yet.
     #[getter]
     fn waiting(&self) -> usize {
         self.inner.waiting()
@@ -181,7 +194,7 @@ impl Connection {
         let inner = self.inner.inner()?;
         let server = inner.quic.remote_address();
         let ours = inner.endpoint.local_addr().ok()?;
-        // The socket is bound to no address: what the system would leave from is the best that is known.
+        // The socket is not bound to an address: the one from which the system would leave is the best that is known.
         let ip = inner.quic.local_ip().or(*inner.source()).unwrap_or_else(|| ours.ip());
         Some(((ip.to_string(), ours.port()), (server.ip().to_string(), server.port())))
     }
@@ -282,7 +295,7 @@ impl Stream {
         })
     }
 
-    /// The request's body is whole.
+    /// Says that the request's body is whole.
     fn finish(&self) {
         self.inner.finish();
     }
@@ -294,13 +307,13 @@ impl Stream {
         Ok(Some((head.status.as_u16(), convert::headers_to_py(py, &head.headers)?, at_ns)))
     }
 
-    /// All chunks that are there: `(received at, in monotonic ns, bytes, begins a DATA frame)`.
+    /// Takes all chunks that are there: `(received at, in monotonic ns, bytes, begins a DATA frame)`.
     fn take<'py>(&self, py: Python<'py>) -> Vec<(u64, Bound<'py, PyBytes>, bool)> {
         let chunks = self.inner.take();
         chunks.iter().map(|chunk| (chunk.at_ns, PyBytes::new(py, &chunk.bytes), chunk.is_first)).collect()
     }
 
-    /// The bytes of all chunks that are there, joined.
+    /// Takes all chunks that are there, and joins their bytes.
     fn take_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let chunks = self.inner.take();
         let length = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
@@ -314,14 +327,14 @@ impl Stream {
         })
     }
 
-    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first.
+    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very many.
     fn arrivals(&self) -> Vec<(u64, u32)> {
         self.inner.arrivals()
     }
 
     /// `False` while the stream runs or has chunks to take, `True` after its end.
     ///
-    /// Raises how it ended, when that was not FIN after a whole answer.
+    /// Raises how the stream ended, unless that was with a whole answer.
     #[getter]
     fn ended(&self, py: Python<'_>) -> PyResult<bool> {
         match self.inner.end() {

@@ -20,6 +20,8 @@ macro_rules! typed_dict {
 
 pub(crate) use typed_dict;
 
+/// Header fields of Python, checked.
+///
 /// # Errors
 /// [`Kind::Misuse`] that names the field.
 pub fn headers_from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {
@@ -32,8 +34,12 @@ pub fn headers_from_py(pairs: &[(String, String)]) -> Result<HeaderMap, Error> {
 }
 
 pub fn name(name: &str) -> Result<HeaderName, Error> {
-    HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no name of a header field")))
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+        Error::new(
+            Kind::Misuse,
+            format!("{name:?} is not the name of a header field: it must be a token (RFC 9110 §5.6.2)"),
+        )
+    })
 }
 
 fn value(name: &str, value: &str) -> Result<HeaderValue, Error> {
@@ -71,15 +77,21 @@ pub fn fields_to_py(py: Python<'_>, fields: Option<Fields>) -> PyResult<Bound<'_
 }
 
 pub fn status(code: u16) -> Result<StatusCode, Error> {
-    StatusCode::from_u16(code).map_err(|_| Error::new(Kind::Misuse, format!("{code} is no HTTP status")))
+    StatusCode::from_u16(code)
+        .map_err(|_| Error::new(Kind::Misuse, format!("{code} is not an HTTP status; it must be 100 to 999")))
 }
 
 pub fn seconds(name: &str, value: f64) -> Result<Duration, Error> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|_| Error::new(Kind::Misuse, format!("{name}: {value} is no number of seconds")))
+    Duration::try_from_secs_f64(value).map_err(|_| {
+        Error::new(Kind::Misuse, format!("{name} is {value}; it must be a number of seconds, not negative"))
+    })
 }
 
 pub fn method(name: &str) -> Result<Method, Error> {
-    Method::from_bytes(name.as_bytes())
-        .map_err(|_| Error::new(Kind::Misuse, format!("{name:?} is no method")))
+    Method::from_bytes(name.as_bytes()).map_err(|_| {
+        Error::new(
+            Kind::Misuse,
+            format!("{name:?} is not an HTTP method: it must be a token (RFC 9110 §5.6.2)"),
+        )
+    })
 }

@@ -4,7 +4,7 @@ use headrace_core::{Error, Kind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Rows of the table of kinds: `(slug, side, retryable, status, h3_code, sentence)`.
+/// The rows of the table of kinds: `(slug, side, retryable, status, h3_code, sentence)`.
 #[pyfunction]
 pub fn error_kinds() -> Vec<(&'static str, &'static str, bool, u16, u64, &'static str)> {
     Kind::ALL

@@ -40,7 +40,7 @@ impl Request {
         &self.0.head.authority
     }
 
-    /// Path and query, as the client sent them.
+    /// The path and query, as the client sent them.
     #[getter]
     fn target(&self) -> &str {
         &self.0.head.path
@@ -97,7 +97,10 @@ impl Target {
             "http1" => UpstreamProtocol::Http1,
             "http2" => UpstreamProtocol::Http2,
             other => {
-                let error = Error::new(Kind::Misuse, format!("{other:?} is no protocol of an upstream"));
+                let error = Error::new(
+                    Kind::Misuse,
+                    format!("protocol is {other:?}; it must be auto, http1 or http2"),
+                );
                 return Err(errors::to_py(py, &error));
             }
         };
@@ -180,7 +183,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The exchange as the loop of this bridge gets it.
+    /// The exchange, as the loop of this bridge gets it.
     pub fn to_py(
         py: Python<'_>,
         inner: exchange::Exchange,
@@ -235,7 +238,7 @@ impl Exchange {
         self.inner.progress.bytes.load(Ordering::Relaxed)
     }
 
-    /// The whole body.
+    /// Resolves with the whole body.
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(body) = self.inner.take_ready_body() {
             return self.bridge.get().ready(py, PyBytes::new(py, &body).into_any());
@@ -296,7 +299,7 @@ impl Exchange {
 
     /// Breaks the answer off. Never waits; does nothing once the answer is over.
     fn reset(&self, code: u64) {
-        // A full queue ends the same way: the handle is dropped soon.
+        // With a full queue it ends the same way, because the handle is dropped soon.
         let _ = self.inner.command(Command::Reset { code });
     }
 
@@ -306,7 +309,7 @@ impl Exchange {
         self.call(py, Outcome::Report, |reply| Command::Relay { request, reply })
     }
 
-    /// The request came in early data, and the handshake is not complete: it may be a replay.
+    /// Whether the request came in early data, and the handshake is not complete: it may be a replay.
     #[getter]
     fn may_be_replay(&self) -> bool {
         self.inner.request.may_be_replay()
@@ -320,7 +323,7 @@ impl Exchange {
         })
     }
 
-    /// Begins to relay an upstream's answer into a record; resolves with its `RelayReport`.
+    /// Begins to relay an upstream's answer into a buffer; resolves with its `RelayReport`.
     fn relay_into<'py>(
         &self,
         py: Python<'py>,
@@ -333,7 +336,7 @@ impl Exchange {
         })
     }
 
-    /// Tells the record to the client, from its first byte; resolves with a `RelayReport`.
+    /// Tells the buffered answer to the client, from its first byte; resolves with a `RelayReport`.
     fn replay<'py>(&self, py: Python<'py>, buffer: &ReplayBuffer) -> PyResult<Bound<'py, PyAny>> {
         let reader = Reader::join(&buffer.0);
         self.call(py, Outcome::Report, |reply| Command::Replay { reader, reply })

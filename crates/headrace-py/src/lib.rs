@@ -22,7 +22,7 @@ fn build_info() -> Vec<(&'static str, &'static str)> {
     vec![("version", env!("CARGO_PKG_VERSION")), ("profile", profile)]
 }
 
-/// Nanoseconds of the clock by which the engine stamps what it receives; the one of `time.monotonic_ns()`.
+/// Nanoseconds of the clock by which the engine stamps what it receives; it is that of `time.monotonic_ns()`.
 #[pyfunction]
 fn monotonic_ns() -> u64 {
     headrace_net::client::monotonic_ns()
@@ -44,7 +44,7 @@ fn make_certificate(
     Ok((made.chain_pem, made.key_pem, made.ca_pem))
 }
 
-/// Closes every client connection: for the end of the process, so that no server goes on generating.
+/// Closes every client connection. Called at the end of the process, so that no server goes on generating.
 #[pyfunction]
 fn close_connections(py: Python<'_>) {
     py.detach(headrace_net::client::network::close_all);

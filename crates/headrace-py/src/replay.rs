@@ -1,4 +1,4 @@
-//! Records of answers, for Python.
+//! Answers that are kept and told again, for Python.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::convert::seconds;
 use crate::errors;
 
-/// What records of answers hold together.
+/// What all kept answers may hold together.
 #[pyclass(frozen, module = "headrace._engine")]
 pub struct ReplayBudget(Arc<replay::Budget>);
 
@@ -52,7 +52,7 @@ impl ReplayBuffer {
         Ok(Self(Arc::new(replay::Buffer::new(budget, max_bytes, grace, body))))
     }
 
-    /// There will be no more of it.
+    /// Ends an answer that will have no more; does nothing once it has ended.
     fn close(&self) {
         self.0.close();
     }
@@ -68,19 +68,19 @@ impl ReplayBuffer {
         self.0.look(|record| record.head().map(|(status, _)| status.as_u16()))
     }
 
-    /// It came to its own end.
+    /// Whether it came to its own end.
     #[getter]
     fn finished(&self) -> bool {
         self.0.look(|record| matches!(record.end(), Some(End::Finished(_))))
     }
 
-    /// It broke off, or is about to.
+    /// Whether it broke off, or is about to.
     #[getter]
     fn failed(&self) -> bool {
         self.0.has_failed()
     }
 
-    /// Everything since its first byte is kept.
+    /// Whether everything since its first byte is kept.
     #[getter]
     fn whole(&self) -> bool {
         self.0.look(Record::is_whole)

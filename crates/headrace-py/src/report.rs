@@ -33,7 +33,7 @@ impl RelayReport {
         self.0.error.as_ref().map(|error| errors::exception(py, error)).transpose()
     }
 
-    /// Nothing was sent to the client: another upstream may be tried.
+    /// Whether nothing was sent to the client, so that another upstream may be tried.
     #[getter]
     fn untouched(&self) -> bool {
         self.0.end == report::End::Untouched
@@ -51,19 +51,19 @@ impl RelayReport {
         self.0.framing.name()
     }
 
-    /// Unix time at which the relay began.
+    /// The Unix time at which the relay began.
     #[getter]
     fn started(&self) -> f64 {
         self.0.started.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
     }
 
-    /// Until the upstream's head had come.
+    /// The time until the head of the upstream's answer had come.
     #[getter]
     fn head(&self) -> Option<f64> {
         self.0.head.map(|time| time.as_secs_f64())
     }
 
-    /// Until the first event was with the transport.
+    /// The time until the first event was with the transport.
     #[getter]
     fn ttft(&self) -> Option<f64> {
         self.0.first_event.map(|time| time.as_secs_f64())
@@ -89,7 +89,7 @@ impl RelayReport {
         self.0.upstream_reused
     }
 
-    /// Gaps between events as `(upper edge, count)`.
+    /// The gaps between events, as `(upper edge, count)`.
     #[getter]
     fn gaps(&self) -> Vec<(f64, u32)> {
         buckets(&self.0.gaps)
@@ -100,7 +100,7 @@ impl RelayReport {
         self.0.gaps.quantile(q).as_secs_f64()
     }
 
-    /// Times that events spent in the gateway, as `(upper edge, count)`.
+    /// The times that events spent in the gateway, as `(upper edge, count)`.
     #[getter]
     fn holds(&self) -> Vec<(f64, u32)> {
         buckets(&self.0.holds)

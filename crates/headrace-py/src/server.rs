@@ -119,8 +119,8 @@ impl Server {
         })
     }
 
-    /// Takes nothing new, waits at most `grace` seconds for what runs, tells what still runs, closes; resolves
-    /// with how many were cut.
+    /// Takes nothing new, waits at most `grace` seconds for what runs, tells what still runs, and closes; resolves with
+    /// how many answers were cut.
     fn drain<'py>(&self, py: Python<'py>, grace: f64) -> PyResult<Bound<'py, PyAny>> {
         let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
         self.bridge.get().call(py, Outcome::Count, |reply| {

@@ -1,7 +1,7 @@
 //! The answer to one call, for a thread that waits for it.
 //!
-//! What a [`Bridge`](crate::bridge::Bridge) is for an asyncio loop, this is for code without one: `result()`
-//! gives the GIL away and blocks until the engine has answered.
+//! It is for code without a loop what a [`Bridge`](crate::bridge::Bridge) is for asyncio: `result()` gives the GIL away,
+//! and blocks until the engine has answered.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -26,13 +26,13 @@ pub struct Waiter {
 
 #[pymethods]
 impl Waiter {
-    /// Waits. Raises `TimeoutError` after `timeout` seconds, and what the call came to. Can be called again
-    /// after a timeout.
+    /// Waits for the result. Raises `TimeoutError` after `timeout` seconds, or the error of the call. It can be called
+    /// again after a timeout.
     #[pyo3(signature = (timeout = None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let wait = timeout.map(|given| seconds("timeout", given)).transpose();
         let deadline = wait.map_err(|error| errors::to_py(py, &error))?;
-        // What is further away than the clock can say is never.
+        // A deadline further away than the clock can say never comes.
         let deadline = deadline.and_then(|wait| Instant::now().checked_add(wait));
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -45,7 +45,10 @@ impl Waiter {
                 Ok(Ok(outcome)) => return to_py(py, outcome),
                 Ok(Err(error)) => return Err(errors::to_py(py, &error)),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(errors::to_py(py, &Error::new(Kind::Misuse, "the result was taken already")));
+                    return Err(errors::to_py(
+                        py,
+                        &Error::new(Kind::Misuse, "the result was taken already; keep what result() returns"),
+                    ));
                 }
                 Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             }

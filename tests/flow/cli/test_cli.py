@@ -175,7 +175,7 @@ WRONG = [
     ),
     (["--certificate", "c.pem"], "flag: tls: certificate is set and key is not; set both, or neither"),
     (["--model", "none.gguf"], "local.model: cannot read none.gguf: No such file or directory"),
-    (["--host", "203.0.113.7"], "listen.host is no address of this machine"),
+    (["--host", "203.0.113.7"], "listen.host is not an address of this machine"),
     (["--log-format", "xml"], "flag: log.format: expected 'text' or 'json', got 'xml'"),
 ]
 

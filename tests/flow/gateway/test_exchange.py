@@ -224,11 +224,11 @@ async def test_calls_out_of_turn_are_refused_and_break_nothing(serve: Serve, dia
         await exchange.respond(200, [])
         with pytest.raises(UsageError, match="the exchange is Answering"):
             await exchange.respond(200, [])
-        with pytest.raises(UsageError, match="is no HTTP status"):
+        with pytest.raises(UsageError, match="is not an HTTP status"):
             exchange.respond(99, [])
         with pytest.raises(UsageError, match="the value of x holds what none may"):
             exchange.respond(200, [("x", "a\r\nb: c")])
-        with pytest.raises(UsageError, match="is no name of a header field"):
+        with pytest.raises(UsageError, match="is not the name of a header field"):
             exchange.respond(200, [("bad name", "x")])
         await exchange.finish()
         with pytest.raises(ClosedError):

@@ -15,7 +15,7 @@ use crate::client::clock::monotonic_ns;
 /// How many streams a connection has, and since when it has none.
 pub struct Streams {
     count: AtomicUsize,
-    /// In monotonic nanoseconds.
+    /// Since when there is none, in monotonic nanoseconds.
     unused_since: AtomicU64,
 }
 
@@ -26,6 +26,7 @@ impl Default for Streams {
 }
 
 impl Streams {
+    /// Counts a stream, until what is returned is dropped.
     pub fn begin(self: &Arc<Self>) -> Stream {
         self.count.fetch_add(1, Ordering::Relaxed);
         Stream(self.clone())
@@ -35,14 +36,14 @@ impl Streams {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// `None` while there are streams.
+    /// For how long there has been no stream; `None` while there are some.
     pub fn unused(&self) -> Option<Duration> {
         let since = self.unused_since.load(Ordering::Relaxed);
         (self.count() == 0).then(|| Duration::from_nanos(monotonic_ns().saturating_sub(since)))
     }
 }
 
-/// One of them, until it is dropped.
+/// One stream, until it is dropped.
 pub struct Stream(Arc<Streams>);
 
 impl Drop for Stream {
@@ -56,7 +57,7 @@ impl Drop for Stream {
 #[derive(Default)]
 pub struct Flow {
     probe: Mutex<SilenceProbe>,
-    /// Answers whose body has begun and not ended.
+    /// How many answers have a body that has begun and not ended.
     pub live: AtomicUsize,
     pub began: Notify,
 }

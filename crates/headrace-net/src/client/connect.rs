@@ -1,8 +1,8 @@
-//! How a client reaches a server: its addresses, one attempt each, the first that answers wins.
+//! How a client reaches a server: each of its addresses has one attempt, and the first that answers wins.
 //!
-//! In: a host and port, the name its certificate must have. Out: a QUIC connection on a socket of its own, so
+//! In: a host and port, and the name that its certificate must have. Out: a QUIC connection on a socket of its own, so
 //! that one can move to another network without the others. Attempts begin 250 ms apart, IPv6 and IPv4 by
-//! turns (RFC 8305): a family that is announced but broken costs that much, not a timeout.
+//! turns (RFC 8305): a family that is announced but broken costs that much, and not a timeout.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,8 +29,8 @@ use crate::quic::stream_code;
 use crate::tls::key_share;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// By then the first flight has left, and no answer has come over a network of any length: time for what would
-/// delay one of the two.
+/// After this time the first flight has left, and no answer has come over a network of any length. What would delay one
+/// of the two is done then.
 const MEANWHILE_AFTER: Duration = Duration::from_millis(5);
 const CONGESTION: Congestion = Congestion::Bbr;
 
@@ -40,13 +40,13 @@ pub struct ClientConfig {
     pub origins: Arc<Origins>,
     pub handshake_timeout: Duration,
     pub idle_timeout: Duration,
-    /// A connection without streams for so long is closed.
+    /// A connection that has had no stream for so long is closed.
     pub keep_idle: Duration,
     pub max_head_bytes: usize,
     /// What a stream may have unread before its server must wait.
     pub stream_window: u32,
     pub connection_window: u32,
-    /// `None`: nothing is sent again.
+    /// The echo of what the client sends; `None`: nothing is sent again.
     pub echo: Option<Settings>,
 }
 
@@ -60,7 +60,7 @@ struct AttemptContext {
     handoff: Option<Arc<CopyHandoff>>,
 }
 
-/// `progress` is told of a connection on which early data can be sent.
+/// Reaches a server. `progress` is told of a connection on which early data can be sent.
 ///
 /// # Errors
 /// [`Kind::Connect`], [`Kind::ConnectTimeout`], [`Kind::Tls`].
@@ -98,7 +98,7 @@ async fn reach(context: &Arc<AttemptContext>) -> Result<Arc<Inner>, Error> {
     let found = found.map_err(|error| Error::new(Kind::Connect, format!("{context}: {error}")))?;
     let mut addresses = interleaved(found.collect());
     let mut attempts = JoinSet::new();
-    let mut failure = Error::new(Kind::Connect, format!("{context}: no address"));
+    let mut failure = Error::new(Kind::Connect, format!("{context}: the name has no address"));
     loop {
         if let Some(address) = addresses.pop_front() {
             let context = context.clone();
@@ -153,7 +153,7 @@ async fn attempt(context: &AttemptContext, address: SocketAddr) -> Result<Arc<In
     let inner = match announced {
         Ok(inner) => {
             if !is_accepted {
-                // The control stream was sent in it, too.
+                // The control stream was sent in early data, too.
                 *inner.control.lock().await = open_control(&quic, context.config.max_head_bytes).await?;
             }
             inner
@@ -177,7 +177,7 @@ impl Drop for Pending {
     }
 }
 
-/// Families by turns, the first address's first, each in the resolver's order.
+/// The addresses, with the families by turns: that of the first address begins, and each keeps the resolver's order.
 fn interleaved(found: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let is_first_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =

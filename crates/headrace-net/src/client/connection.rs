@@ -1,8 +1,8 @@
 //! One connection of a client: how far it is, and what its streams share.
 //!
 //! In: a QUIC connection that was reached, or can carry early data. Out: streams with their credit, the server's
-//! GOAWAY, a move to another socket. Who reaches it is `connect.rs`; what goes on beside its streams is
-//! `monitor.rs`.
+//! GOAWAY, a move to another socket. It must not know how it is reached (`connect.rs`), nor what goes on beside its
+//! streams (`monitor.rs`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,10 +21,11 @@ use crate::client::socket;
 use crate::quic::echo::CopyHandoff;
 use crate::quic::stream_code;
 
-/// Of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
+/// A frame of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
 pub const RESERVED_FRAME: u64 = 0x21;
-/// What a server may send to an address that has not shown yet that it receives: three times what came from it
-/// (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes. This is for some ten tokens, the round trip's worth.
+/// How many frames are sent on a new path. To an address that has not shown yet that it receives, a server may send three
+/// times what came from it (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes: these are enough for some ten
+/// tokens, which come within a round trip.
 const PADDING_FRAMES: usize = 4;
 const PADDING_FRAME_BYTES: usize = 1150;
 
@@ -32,14 +33,14 @@ const PADDING_FRAME_BYTES: usize = 1150;
 #[derive(Clone)]
 pub enum Progress {
     Connecting,
-    /// What does no harm when it comes twice can be sent (0-RTT); nothing has come from the server.
+    /// Nothing has come from the server, but what does no harm when it comes twice can be sent (0-RTT).
     Early(Arc<Inner>),
     Reached(Arc<Inner>),
     Failed(Error),
 }
 
 impl Progress {
-    /// The first connection on which early data can be sent; others are not announced.
+    /// Announces the first connection on which early data can be sent; later ones are not announced.
     pub fn announce(sender: &watch::Sender<Self>, inner: &Arc<Inner>) {
         sender.send_if_modified(|progress| {
             let is_first = matches!(progress, Progress::Connecting);
@@ -54,11 +55,11 @@ impl Progress {
 /// How far one connection is, and what its streams wait for. Dropping it gives up an attempt to connect.
 pub struct Handle {
     progress: watch::Receiver<Progress>,
-    /// Streams asked for that have not ended, those without credit among them.
+    /// Streams that were asked for and have not ended, also those without credit.
     streams: Arc<Streams>,
-    /// Streams that have no credit (MAX_STREAMS) yet.
+    /// How many streams have no credit (MAX_STREAMS) yet.
     waiting: Arc<AtomicUsize>,
-    /// Whose it is: a child that was forked from that process cannot use it.
+    /// The process that made it: a child that was forked from it cannot use it.
     process: u32,
     connecting: tokio::task::AbortHandle,
 }
@@ -104,6 +105,8 @@ impl Handle {
         }
     }
 
+    /// Refuses a process that cannot use this connection.
+    ///
     /// # Errors
     /// [`Kind::Misuse`] in a process that was forked from the one whose connection this is.
     pub fn check_process(&self) -> Result<(), Error> {
@@ -115,7 +118,7 @@ impl Handle {
         Err(Error::new(Kind::Misuse, detail))
     }
 
-    /// A stream with its credit (MAX_STREAMS); who comes first is served first.
+    /// Opens a stream, once it has its credit (MAX_STREAMS), in the order in which streams were asked for.
     ///
     /// # Errors
     /// [`Kind::Refused`] when the server is going away, [`Kind::ConnectionLost`].
@@ -135,7 +138,7 @@ impl Handle {
         }
     }
 
-    /// `None` while it is being reached, and when it could not be.
+    /// The connection; `None` while it is being reached, and when it could not be.
     pub fn inner(&self) -> Option<Arc<Inner>> {
         match &*self.progress.borrow() {
             Progress::Reached(inner) => Some(inner.clone()),
@@ -143,8 +146,8 @@ impl Handle {
         }
     }
 
-    /// Whether it takes new requests, now or once it is reached. Not one that has not answered for a while: it
-    /// may come back, but a new one is the better bet.
+    /// Whether it takes new requests, now or once it is reached. One that has not answered for a while does not: it may
+    /// come back, but a new one is the better bet.
     pub fn is_usable(&self) -> bool {
         match &*self.progress.borrow() {
             Progress::Connecting | Progress::Early(_) => !self.connecting.is_finished(),
@@ -156,12 +159,12 @@ impl Handle {
         }
     }
 
-    /// Streams that have not ended, those that wait for credit among them.
+    /// How many streams have not ended, also those that wait for credit.
     pub fn streams(&self) -> usize {
         self.streams.count()
     }
 
-    /// Streams that have no credit (MAX_STREAMS) yet.
+    /// How many streams have no credit (MAX_STREAMS) yet.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -176,19 +179,19 @@ pub struct Inner {
     pub quic: quinn::Connection,
     pub origin: Arc<Origin>,
     pub max_head_bytes: usize,
-    /// Held while a stream waits for credit.
+    /// Held by a stream that waits for its credit.
     opening: Mutex<()>,
     /// Requests with this stream id and above were not handled; `u64::MAX` until the server says GOAWAY.
     pub goaway: AtomicU64,
-    /// Kept open: ending the control stream is an error (RFC 9114 §6.2.1).
+    /// The control stream. It is kept open, because ending it is an error (RFC 9114 §6.2.1).
     pub control: Mutex<SendStream>,
-    /// It owes us acknowledgements for longer than a path does that works.
+    /// The server owes us acknowledgements for longer than it would on a path that works.
     pub is_silent: AtomicBool,
     /// What its live streams receive.
     pub flow: Arc<Flow>,
     /// How often it has moved to another socket.
     pub path_changes: AtomicU64,
-    /// Where the system's routes let it leave, when it last looked.
+    /// The address from which the system's routes let it leave, when it last looked.
     source: std::sync::Mutex<Option<IpAddr>>,
     pub endpoint: Endpoint,
     pub handoff: Option<Arc<CopyHandoff>>,
@@ -241,7 +244,7 @@ impl Inner {
         }))
     }
 
-    /// From which address of ours the server is reached: `found` meanwhile, or looked up now.
+    /// Notes from which address of ours the server is reached: it was `found` meanwhile, or is looked up now.
     pub async fn note_source(&self, server: SocketAddr, found: JoinHandle<Option<IpAddr>>) {
         let is_found = found.is_finished();
         let source = if is_found { found.await.ok().flatten() } else { socket::source_towards(server) };
@@ -257,8 +260,8 @@ impl Inner {
         self.goaway.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Moves to a new socket, and so to whatever path the system prefers now: a new connection ID, and the
-    /// server validates the path (RFC 9000 §9). Streams go on. Must run on [`runtime`].
+    /// Moves to a new socket, and so to the path that the system prefers now: the connection takes a new connection ID,
+    /// and the server validates the path (RFC 9000 §9). Streams go on. Must run on the client's runtime.
     ///
     /// # Errors
     /// [`Kind::Connect`] when no socket can be had.
@@ -266,7 +269,7 @@ impl Inner {
         let server = self.quic.remote_address();
         socket::open(server, self.handoff.as_ref())
             .and_then(|socket| self.endpoint.rebind_abstract(socket))
-            .map_err(|error| Error::new(Kind::Connect, format!("no new socket: {error}")))?;
+            .map_err(|error| Error::new(Kind::Connect, format!("no new socket could be had: {error}")))?;
         *self.source() = socket::source_towards(server);
         self.path_changes.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(pad_new_path(self.clone()));
@@ -276,7 +279,7 @@ impl Inner {
     /// Moves the connection when the system would now reach the server from another address.
     pub fn follow_route(self: &Arc<Self>) {
         let now = socket::source_towards(self.quic.remote_address());
-        // Without any way there is nowhere to move to; the next change may bring one.
+        // Without a way to the server there is nowhere to move to; the next change may bring one.
         if now.is_some() && now != *self.source() {
             let _ = self.migrate();
         }
@@ -287,8 +290,7 @@ impl Inner {
     }
 }
 
-/// After a move: gives the server something to answer, so that tokens need not wait until the new path is
-/// validated.
+/// Sends the server bytes after a move, so that it may send tokens before the new path is validated.
 async fn pad_new_path(inner: Arc<Inner>) {
     if inner.flow.live.load(Ordering::Relaxed) == 0 {
         return;
@@ -302,7 +304,7 @@ async fn pad_new_path(inner: Arc<Inner>) {
     let _ = control.write_all(&frames).await;
 }
 
-/// Says our SETTINGS.
+/// Opens the control stream, and sends our SETTINGS.
 ///
 /// # Errors
 /// [`Kind::Connect`].
@@ -315,19 +317,19 @@ pub async fn open_control(quic: &quinn::Connection, max_head_bytes: usize) -> Re
     Ok(control)
 }
 
-/// Somebody here closed it.
+/// The error when somebody on this side closed the connection.
 fn closed() -> Error {
     Error::new(Kind::ConnectionLost, "the client closed it")
 }
 
 /// The end of a connection, as the error of a stream on it.
 pub fn lost(error: &ConnectionError) -> Error {
-    // A server says that it does not accept the client's certificate when the client is through already.
+    // For the client, the handshake is complete before a server can say that it does not accept its certificate.
     let kind = if is_alert(error) { Kind::Tls } else { Kind::ConnectionLost };
     Error::new(kind, error.to_string())
 }
 
-/// A TLS alert (RFC 9001 §4.8), ours or the server's.
+/// Whether a connection ended with a TLS alert (RFC 9001 §4.8), ours or the server's.
 pub fn is_alert(error: &ConnectionError) -> bool {
     let code = match error {
         ConnectionError::TransportError(error) => error.code,

@@ -1,8 +1,8 @@
 //! The client's side: HTTP/3 connections to a server.
 //!
-//! In: where to, whom to trust, requests. Out: answers (`client/stream.rs`). A connection is there at once,
-//! and reached in the background (`client/connect.rs`); requests made meanwhile wait for it. All clients of a
-//! process share one runtime on one thread, started when the first of them connects.
+//! In: a server, whom to trust, and requests. Out: answers (`client/stream.rs`). A connection is there at once, and is
+//! reached in the background (`client/connect.rs`); requests that are made meanwhile wait for it. All clients of a process
+//! share one runtime on one thread, which is started when the first of them connects.
 
 mod activity;
 mod clock;
@@ -45,7 +45,7 @@ struct Runtime {
 /// # Errors
 /// When the thread cannot be started.
 pub fn runtime() -> Result<&'static tokio::runtime::Handle, Error> {
-    // No lock: a fork may happen while another thread holds it. What a fork or a race leaves behind leaks.
+    // There is no lock, because a fork may happen while another thread holds it. What a fork or a race leaves behind leaks.
     static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
     let process = std::process::id();
     loop {
@@ -70,7 +70,7 @@ impl ClientConnection {
     /// Begins to connect.
     ///
     /// # Errors
-    /// As [`runtime`].
+    /// Those of [`runtime`].
     pub fn open(config: ClientConfig, target: Target) -> Result<Self, Error> {
         let (sender, progress) = watch::channel(Progress::Connecting);
         let sender = Arc::new(sender);
@@ -91,7 +91,7 @@ impl ClientConnection {
     /// Answers when the connection is reached, or cannot be.
     ///
     /// # Errors
-    /// As [`runtime`].
+    /// Those of [`runtime`]; [`Kind::Misuse`] in a process that was forked from the one that made the connection.
     pub fn wait_reached(&self, reply: Reply<()>) -> Result<(), Error> {
         self.0.check_process()?;
         let handle = self.0.clone();
@@ -102,7 +102,7 @@ impl ClientConnection {
     /// Sends a request; the stream is there at once, its head comes later.
     ///
     /// # Errors
-    /// As [`runtime`].
+    /// Those of [`runtime`]; [`Kind::Misuse`] in a process that was forked from the one that made the connection.
     pub fn request(
         &self,
         head: RequestHead,
@@ -117,7 +117,7 @@ impl ClientConnection {
         self.0.close();
     }
 
-    /// `None` while it is being reached, and when it could not be.
+    /// The connection; `None` while it is being reached, and when it could not be.
     pub fn inner(&self) -> Option<Arc<Inner>> {
         self.0.inner()
     }
@@ -127,12 +127,12 @@ impl ClientConnection {
         self.0.is_usable()
     }
 
-    /// Streams that have not ended, those that wait for credit among them.
+    /// How many streams have not ended, also those that wait for credit.
     pub fn streams(&self) -> usize {
         self.0.streams()
     }
 
-    /// Streams that have no credit (MAX_STREAMS) yet.
+    /// How many streams have no credit (MAX_STREAMS) yet.
     pub fn waiting(&self) -> usize {
         self.0.waiting()
     }

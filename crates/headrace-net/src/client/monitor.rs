@@ -1,8 +1,9 @@
 //! What goes on beside the streams of a client's connection.
 //!
-//! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY noted; a
-//! question when a live stream falls silent, so that a NAT which forgot us is found soon (`recovery/silence.rs`); a move
-//! to another socket when the way to the server changed; the end of a connection that is not used.
+//! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY is noted; a probe is
+//! sent when a live stream falls silent, so that a NAT that forgot us is found soon
+//! (`headrace-core/recovery/silence.rs`); the connection moves to another socket when the way to the server changed, and
+//! ends when it is not used.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -20,13 +21,13 @@ use crate::client::connection::{Inner, RESERVED_FRAME};
 use crate::client::network;
 use crate::quic::stream_code;
 
-/// An empty one.
+/// An empty frame of a reserved type, by which the client probes a silence.
 const PROBE: [u8; 2] = [RESERVED_FRAME as u8, 0];
 
 const SILENCE_CHECK: Duration = Duration::from_millis(250);
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Begins all of it; ends with the connection.
+/// Begins to look after a connection, until it ends.
 pub fn start(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
     let (weak, quic, flow) = (Arc::downgrade(inner), inner.quic.clone(), inner.flow.clone());
     network::register(weak.clone());
@@ -41,7 +42,7 @@ pub fn start(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
     });
 }
 
-/// Resolves when there was no stream for so long.
+/// Resolves when there has been no stream for so long.
 async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
     loop {
         let left = streams.unused().map_or(keep_idle, |unused| keep_idle.saturating_sub(unused));
@@ -52,8 +53,8 @@ async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
     }
 }
 
-/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements
-/// for longer than several round trips.
+/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements for longer
+/// than several round trips.
 async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
     let (mut received, mut sent, mut owed_since) = (0, 0, None::<Instant>);
     loop {
@@ -90,11 +91,11 @@ async fn probe_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
                 let Some(inner) = inner.upgrade() else { return };
                 flow.probe().note_probe();
                 let mut control = inner.control.lock().await;
-                // Never given up half-way: what follows would be read as the rest of this frame.
+                // This is never given up half-way: what follows would be read as the rest of the frame.
                 let _ = control.write_all(&PROBE).await;
             }
             Some(nanoseconds) => sleep(Duration::from_nanos(nanoseconds)).await,
-            // Nothing came yet, or it was asked often enough.
+            // Nothing has come yet, or enough probes were sent.
             None => sleep(Duration::from_millis(50)).await,
         }
     }
@@ -134,7 +135,10 @@ async fn read_uni(mut recv: RecvStream, note: impl Fn(Message)) -> Result<(), Ht
     match u64::from(kind[0]) {
         stream_type::CONTROL | stream_type::QPACK_ENCODER | stream_type::QPACK_DECODER => {}
         stream_type::PUSH => {
-            return Err(Http3Error::connection(code::ID_ERROR, "a push that nobody allowed"));
+            return Err(Http3Error::connection(
+                code::ID_ERROR,
+                "a push stream, which the client has not allowed",
+            ));
         }
         _ => {
             let _ = recv.stop(stream_code(code::STREAM_CREATION_ERROR));

@@ -1,7 +1,7 @@
-//! Watching the system's network: addresses and routes that come and go.
+//! The system's network: addresses and routes that come and go.
 //!
 //! In: what the kernel says on a netlink socket (rtnetlink, `man 7 rtnetlink`). Out: every live client
-//! connection looks at its route again. What the kernel says is not parsed; only that it said something matters.
+//! connection looks at its route again. What the kernel says is not parsed: only that it said something matters.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,13 +15,14 @@ use tokio::time::sleep;
 use crate::client::connection::Inner;
 use crate::quic::stream_code;
 
-/// A change of network is a burst of changes: between two looks there is time for what follows.
+/// The pause between two looks: a change of network is a burst of changes, and this leaves time for what follows.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// The time for closing frames to leave at the end of the process.
 const LEAVING: Duration = Duration::from_millis(20);
 
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
-/// The process that watches; a child that was forked from it has to begin anew.
+/// The process that listens to the kernel; a child that was forked from it has to begin anew.
 static REGISTERED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// Lets the connection follow the network. Must run on the client's runtime.
@@ -38,10 +39,10 @@ pub fn register(connection: Weak<Inner>) {
     }
 }
 
-/// Closes every client connection of the process, and gives what says so the time to leave: called at its end.
+/// Closes every client connection of the process, and leaves the time for what says so to leave. Called at its end.
 pub fn close_all() {
     if REGISTERED_BY.load(Ordering::Relaxed) != std::process::id() {
-        return; // They are another process's.
+        return; // The connections are another process's.
     }
     let connections = CONNECTIONS.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
     let live: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
@@ -64,7 +65,7 @@ async fn run(socket: AsyncFd<OwnedFd>) {
     }
 }
 
-/// Takes what is there, an overrun (ENOBUFS) among it.
+/// Takes everything that is there, also an overrun (ENOBUFS).
 fn drain(socket: &OwnedFd) {
     let mut buffer = [0u8; 8192];
     loop {

@@ -1,7 +1,7 @@
 //! What the task of one request does: open a stream, send the request, read the answer.
 //!
-//! In: a connection, a head, the pieces of a body. Out: into the shared state of `client/stream.rs`: stream id,
-//! head, chunks, trailers, and how it ended. What is dropped half-way is reset, or stopped.
+//! In: a connection, a head, the pieces of a body. Out: the stream's id, the answer's head, chunks and trailers, and how it
+//! ended, in the state that it shares with its reader (`client/stream.rs`). What is dropped half-way is reset, or stopped.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::client::stream::{Answer, Chunk, Options, RequestBody, ResponseStream}
 use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
 use crate::quic::stream_code;
 
-/// Pieces of a request's body that wait for their turn.
+/// How many pieces of a request's body may wait for their turn.
 const BODY_PIECES: usize = 2;
 
-/// A request's body, as its task has it.
+/// The body of a request, as its task has it.
 enum Pieces {
     Whole(Bytes),
     Coming(mpsc::Receiver<Bytes>),
 }
 
-/// Resets a request that is dropped before FIN was queued; taken out once it was, for a lost FIN must be
-/// repeated.
+/// Resets a request that is dropped before its end (FIN) was queued. Once it was, the stream is taken out: a lost FIN must
+/// be repeated.
 struct RequestGuard(Option<SendStream>);
 
 impl Drop for RequestGuard {
@@ -82,8 +82,8 @@ pub fn start(
     stream
 }
 
-/// `may_be_early`: a whole body may be sent before the handshake is complete. What the server does not take of it
-/// then is sent again after the handshake.
+/// Sends a request and reads its answer. `may_be_early`: a whole body may be sent before the handshake is complete; what
+/// the server does not take of it then is sent again after the handshake.
 ///
 /// # Errors
 /// How the answer ended, when that was not FIN after a whole one.
@@ -99,7 +99,7 @@ async fn run(
         && let Some(early) = handle.early().await
     {
         match exchange(handle, &early, answer, head, Pieces::Whole(bytes.clone())).await {
-            // Rejected, or that way to the server is none.
+            // The early data was rejected, or that way does not lead to the server.
             Err(error) if error.kind == Kind::ConnectionLost && answer.begin_again() => {}
             result => return result,
         }
@@ -117,7 +117,7 @@ async fn exchange(
     let limit = connection.origin.max_field_section_size();
     let size = message::request_size(head) as u64;
     if size > limit {
-        let detail = format!("its header fields have {size} bytes, the server takes {limit}");
+        let detail = format!("its header fields have {size} bytes, and the server takes {limit}");
         return Err(Error::new(Kind::BadRequest, detail));
     }
     let (send, recv) = handle.open_stream(connection).await?;
@@ -197,8 +197,9 @@ async fn read_answer(
                     reader.expect_head();
                     continue;
                 }
-                let declared = fields::content_length(&head.headers)
-                    .map_err(|_| Error::new(Kind::Protocol, "content-length is malformed"))?;
+                let declared = fields::content_length(&head.headers).map_err(|_| {
+                    Error::new(Kind::Protocol, "content-length is malformed; it must be one decimal number")
+                })?;
                 // Answers without a body may still say how long one would be (RFC 9110 §8.6).
                 let has_body = request.method != Method::HEAD
                     && head.status != StatusCode::NO_CONTENT

@@ -1,8 +1,8 @@
 //! What a client remembers of the servers it was connected to: session tickets, and the SETTINGS that came with
 //! them.
 //!
-//! In: where a connection goes. Out: its TLS configuration, with the tickets of that server and no other: then
-//! a first request can leave in early data (0-RTT). All of it is in memory and ends with the process.
+//! In: the server of a connection. Out: its TLS configuration, with the tickets of that server and no other, so that a
+//! first request can leave in early data (0-RTT). All of it is in memory, and ends with the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,13 @@ use headrace_core::{Error, Kind};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::client::Resumption;
 
-/// Servers that are remembered; beyond this any of them is forgotten.
+/// How many servers are remembered; beyond this, any of them is forgotten.
 const MAX_ORIGINS: usize = 1000;
-/// Of one server: rustls keeps up to eight tickets for each session.
+/// How many sessions of one server are kept; rustls keeps up to eight tickets for each.
 const SESSIONS: usize = 1;
 
-/// Where to: an alternative service's host and port may differ from the name that its certificate must have.
+/// The server of a connection: an alternative service's host and port may differ from the name that its certificate must
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub host: String,
@@ -28,7 +29,7 @@ pub struct Target {
 /// What is remembered of one server.
 pub struct Origin {
     pub tls: Arc<QuicClientConfig>,
-    /// Its SETTINGS_MAX_FIELD_SECTION_SIZE; a request in early data must obey the one before (RFC 9114
+    /// Its SETTINGS_MAX_FIELD_SECTION_SIZE; a request in early data must obey the one of the connection before (RFC 9114
     /// §7.2.4.2).
     max_field_section_size: AtomicU64,
 }
@@ -55,6 +56,8 @@ impl Origins {
         Self { template, known: Mutex::default() }
     }
 
+    /// What is remembered of a server, or a new entry.
+    ///
     /// # Errors
     /// [`Kind::Config`] when the configuration does not suit QUIC.
     pub fn find(&self, target: &Target) -> Result<Arc<Origin>, Error> {

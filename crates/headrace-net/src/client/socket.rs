@@ -5,8 +5,8 @@
 //! connection, and waits for it when it connects: where the allocator had given that memory back, filling it
 //! took 1.6 ms of a first token. So all sockets of a thread read into the same buffer, and quinn's is small.
 //!
-//! Making a socket takes 0.15 ms, for quinn asks the kernel each time what it can do, by sockets made for that. So
-//! a thread keeps one ready of each family, made while the server's answer to the first is on its way.
+//! Making a socket takes 0.15 ms, because quinn asks the kernel each time what it can do, by sockets that are made for it.
+//! So a thread keeps one ready of each family, which is made while the server's answer to the first is on its way.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,9 +26,9 @@ use crate::quic::echo;
 use crate::quic::echo::CopyHandoff;
 use crate::quic::udp::{RoomPoller, Udp};
 
-/// Reads that are made at once.
+/// How many reads are made at once.
 const READS: usize = 4;
-/// The longest: what a UDP length can say.
+/// The length of the longest read: what a UDP length can say.
 const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
@@ -36,7 +36,8 @@ thread_local! {
 }
 
 thread_local! {
-    /// Of IPv4 and IPv6. Bound to any address of ours, so it matters not where the network is when it is taken.
+    /// The socket that is ready, of IPv4 and of IPv6. It is bound to any address of ours, so it does not matter where the
+    /// network is when it is taken.
     static SPARES: RefCell<[Option<Arc<dyn AsyncUdpSocket>>; 2]> = RefCell::default();
 }
 
@@ -64,12 +65,12 @@ fn take(server: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     spare.map_or_else(|| make(server), Ok)
 }
 
-/// Has one ready for the next connection to a server of this family. Must run on the client's runtime.
+/// Makes one ready for the next connection to a server of this family. Must run on the client's runtime.
 pub fn keep_spare(server: SocketAddr) {
     SPARES.with_borrow_mut(|spares| {
         let spare = &mut spares[usize::from(server.is_ipv6())];
         if spare.is_none() {
-            // Without one the next connection makes its own, or says why it cannot.
+            // Without one, the next connection makes its own, or says why it cannot.
             *spare = make(server).ok();
         }
     });
@@ -87,7 +88,7 @@ fn any_port(server: SocketAddr) -> SocketAddr {
     }
 }
 
-/// tokio, with sockets of this kind.
+/// tokio's runtime, with sockets of this kind.
 #[derive(Debug)]
 pub struct ClientRuntime;
 
@@ -111,7 +112,7 @@ impl Runtime for ClientRuntime {
 
 struct ClientSocket {
     udp: Udp,
-    /// What of the last reads did not fit; nothing is read before it is taken, so it is less than `READS` reads.
+    /// What of the last reads did not fit. Nothing is read before it is taken, so it is less than `READS` reads.
     left: Mutex<VecDeque<(RecvMeta, Vec<u8>)>>,
 }
 
@@ -123,7 +124,7 @@ struct Out<'a, 'b> {
 }
 
 impl Out<'_, '_> {
-    /// Takes the datagrams of a read; how many of its bytes are done with.
+    /// Takes the datagrams of a read; the result is how many of its bytes are done with.
     fn take(&mut self, read: &RecvMeta, bytes: &[u8]) -> usize {
         let mut done = 0;
         for datagram in bytes.chunks(read.stride.max(1)) {
@@ -131,7 +132,7 @@ impl Out<'_, '_> {
                 break;
             };
             done += datagram.len();
-            // Longer than we said that we take (`max_udp_payload_size`, RFC 9000 §18.2): nobody needs it.
+            // A datagram that is longer than we said that we take (`max_udp_payload_size`, RFC 9000 §18.2) is dropped.
             if let Some(place) = buf.get_mut(..datagram.len()) {
                 place.copy_from_slice(datagram);
                 *meta = RecvMeta { len: datagram.len(), stride: datagram.len(), ..*read };

@@ -21,21 +21,21 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::reply::Reply;
 
-/// Chunks that wait for their reader; beyond this the stream is not read.
+/// How many chunks may wait for their reader; beyond this, the stream is not read.
 const MAX_CHUNKS: usize = 4096;
 const MAX_CHUNK_BYTES: usize = 256 * 1024;
-/// DATA frames of which a stream keeps a note; a recorded stream keeps more, for it keeps nothing else.
+/// Of how many DATA frames a stream keeps a note; a recorded stream keeps more, because it keeps nothing else.
 const MAX_ARRIVALS: usize = 64 * 1024;
 const MAX_RECORDS: usize = 1_000_000;
 
 /// What is done with an answer.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
-    /// Of the answer's body only the times and sizes of its DATA frames are kept; its reader is not woken
-    /// before the end, and so cannot disturb what it measures.
+    /// Only the times and sizes of the DATA frames are kept, not the body. The reader is not woken before the end, and so
+    /// cannot disturb what it measures.
     pub is_recorded: bool,
-    /// An answer that nobody waits for, and nobody has taken from for so long, is stopped: its reader has
-    /// gone and forgot to say so.
+    /// An answer for which nobody waits, and from which nobody has taken anything for so long, is stopped: its reader has
+    /// gone, and forgot to say so.
     pub abandon_after: Option<Duration>,
     /// The request may be sent in early data (0-RTT): it does no harm when it comes twice.
     pub may_be_early: bool,
@@ -44,14 +44,14 @@ pub struct Options {
 /// The body of a request.
 pub enum RequestBody {
     Whole(Bytes),
-    /// Comes by [`ResponseStream::send`].
+    /// It comes by [`ResponseStream::send`].
     Pieces,
 }
 
 /// Some bytes of the answer's body.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// When they were read: nanoseconds of the monotonic clock.
+    /// When they were read, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     pub bytes: Bytes,
     /// They begin a DATA frame.
@@ -70,7 +70,7 @@ pub struct State {
     bytes: usize,
     /// When each DATA frame came, and how long it was.
     arrivals: Vec<(u64, u32)>,
-    /// The frame that is coming is among them.
+    /// The frame that is coming now is among them.
     is_noted: bool,
     /// The stream is recorded instead of read.
     is_recorded: bool,
@@ -126,14 +126,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Changes what is known, and wakes whoever waited for it.
+    /// Changes what is known, and wakes those that waited for it.
     pub fn update(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
         state.wake_if_news();
     }
 
-    /// Forgets a stream of which no answer has come; false when one has.
+    /// Forgets a stream whose answer has not begun; false when it has.
     pub fn begin_again(&self) -> bool {
         let mut state = self.lock();
         let is_untouched = state.head.is_none();
@@ -162,7 +162,7 @@ impl Answer {
         }
     }
 
-    /// Resolves once nobody has waited for, or taken from, the answer for so long.
+    /// Resolves once nobody has waited for the answer, or taken from it, for so long.
     pub async fn abandoned(&self, after: Option<Duration>) -> Error {
         let Some(after) = after else { return std::future::pending().await };
         loop {
@@ -193,7 +193,7 @@ impl Answer {
         self.stopped.notified().await;
     }
 
-    /// The stream has ended so.
+    /// Says how the stream has ended.
     pub fn set_end(&self, end: Result<(), Error>) {
         self.update(|state| state.end = Some(end));
     }
@@ -225,18 +225,21 @@ impl ResponseStream {
 
     /// Sends a piece of the request's body; answers when there is room for the next one.
     ///
-    /// [`Kind::Closed`]: the server wants no more of it, or the stream has ended.
+    /// The reply is [`Kind::Closed`] when the server wants no more of it, or the stream has ended.
     pub fn send(&self, bytes: Bytes, reply: Reply<()>) {
         let sender = self.body().clone();
         let Some(sender) = sender else {
-            return reply.send(Err(Error::new(Kind::Misuse, "the request's body has been sent")));
+            return reply.send(Err(Error::new(
+                Kind::Misuse,
+                "the request's body has been sent already; send pieces before finish()",
+            )));
         };
         self.runtime.spawn(async move {
             reply.send(sender.send(bytes).await.map_err(|_| Kind::Closed.into()));
         });
     }
 
-    /// The request's body is whole.
+    /// Says that the request's body is whole.
     pub fn finish(&self) {
         self.body().take();
     }
@@ -265,7 +268,7 @@ impl ResponseStream {
         state.head.clone().map(|head| (head, state.head_at_ns))
     }
 
-    /// All chunks that are there.
+    /// Takes all chunks that are there.
     pub fn take(&self) -> Vec<Chunk> {
         let mut state = self.answer.lock();
         state.bytes = 0;
@@ -282,7 +285,7 @@ impl ResponseStream {
         state.end.clone().filter(|_| state.chunks.is_empty())
     }
 
-    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far; of very many, the first.
+    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very many.
     pub fn arrivals(&self) -> Vec<(u64, u32)> {
         self.answer.lock().arrivals.clone()
     }

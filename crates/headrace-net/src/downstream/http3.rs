@@ -76,7 +76,7 @@ impl Sender {
         self.queue_frame(message::encode_trailers(headers));
     }
 
-    /// One DATA frame.
+    /// Queues one DATA frame.
     pub fn queue_data(&mut self, piece: &Piece<'_>) {
         let length = piece.len();
         self.batch.reserve(1 + varint::size(length as u64) + if length < COPY_BELOW { length } else { 0 });
@@ -91,12 +91,12 @@ impl Sender {
         }
     }
 
-    /// Bytes that wait for quinn to have room.
+    /// How many bytes wait for quinn to have room.
     pub fn queued(&self) -> usize {
         self.queued
     }
 
-    /// All bytes that quinn has taken so far.
+    /// How many bytes quinn has taken so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }
@@ -145,7 +145,7 @@ impl Sender {
         }
     }
 
-    /// FIN. Everything must be flushed before.
+    /// Ends the stream (FIN). Everything must be flushed before.
     pub fn finish(&mut self) {
         self.is_finished = true;
         let _ = self.send.finish();
@@ -181,7 +181,7 @@ impl Sender {
 
     fn close_batch(&mut self) {
         if !self.batch.is_empty() {
-            // Taken whole, not split off: quinn keeps the allocation until the bytes are acknowledged.
+            // The buffer is taken whole, not split: quinn keeps the allocation until the bytes are acknowledged.
             self.waiting.push_back(std::mem::take(&mut self.batch).freeze());
         }
     }
@@ -190,7 +190,7 @@ impl Sender {
         let urgency = self.urgency.load(Ordering::Relaxed);
         if urgency != self.applied_urgency {
             self.applied_urgency = urgency;
-            // quinn sends higher numbers first; RFC 9218 means the lowest urgency first.
+            // quinn sends higher numbers first; in RFC 9218, the lowest urgency comes first.
             let _ = self.send.set_priority(i32::from(priority::DEFAULT_URGENCY) - i32::from(urgency));
         }
     }

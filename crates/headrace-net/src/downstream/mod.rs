@@ -21,7 +21,7 @@ use crate::replay::Writer;
 pub enum Downstream {
     Http3(http3::Sender),
     Tcp(tcp::Sender),
-    /// No client: a record, from which clients are told.
+    /// A record in the place of a client; clients are told from it.
     Record(Writer),
 }
 
@@ -40,7 +40,7 @@ impl Downstream {
         each!(self, sender => sender.queue_head(status, headers));
     }
 
-    /// One DATA frame (HTTP/1.1: one chunk).
+    /// Queues one DATA frame (in HTTP/1.1, one chunk).
     pub fn queue_data(&mut self, piece: &Piece<'_>) {
         each!(self, sender => sender.queue_data(piece));
     }
@@ -57,12 +57,12 @@ impl Downstream {
         }
     }
 
-    /// Bytes that the transport has no room for yet.
+    /// How many bytes the transport has no room for yet.
     pub fn queued(&self) -> usize {
         each!(self, sender => sender.queued())
     }
 
-    /// All bytes that the transport has taken so far.
+    /// How many bytes the transport has taken so far.
     pub fn taken(&self) -> u64 {
         each!(self, sender => sender.taken())
     }
@@ -95,7 +95,7 @@ impl Downstream {
         each!(self, sender => sender.delivered().await);
     }
 
-    /// What its transport knows of the connection; `None`: TCP.
+    /// What QUIC knows of the connection; `None` over TCP.
     pub fn transport(&self) -> Option<Transport> {
         match self {
             Downstream::Http3(sender) => Some(sender.transport()),

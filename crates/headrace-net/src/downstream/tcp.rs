@@ -20,11 +20,11 @@ use tokio::sync::oneshot;
 
 use crate::gone::Gone;
 
-/// Between a last error event and the connection's end: hyper needs a turn to write the event.
+/// The time between a last error event and the connection's end: hyper needs a turn to write the event.
 const WRITING_TIME: Duration = Duration::from_millis(50);
 
-/// The end that breaks a body off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection, without
-/// the last chunk.
+/// The end of a body that broke off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection without the
+/// last chunk.
 #[derive(Debug)]
 pub struct BrokenOff;
 
@@ -62,9 +62,9 @@ impl Shared {
 /// The connection's part in a stream's end.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The client's side of the connection has not ended (`tcp/connection.rs` watches it).
+    /// The client's side of the connection has not ended (`tcp/connection.rs` observes it).
     pub is_open: Arc<AtomicBool>,
-    /// HTTP/2 can end one stream; HTTP/1.1 can only close.
+    /// HTTP/2 can end one stream; HTTP/1.1 can only close the connection.
     pub is_http2: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Sender {
 /// The body that hyper pulls.
 pub struct Body(Shared);
 
-/// A sender, and what becomes of the head it sends.
+/// A sender, and the receiver of the head that it sends.
 pub fn channel(connection: Connection) -> (Sender, oneshot::Receiver<Response<Body>>) {
     let (head, receiver) = oneshot::channel();
     (
@@ -113,7 +113,7 @@ impl Sender {
             response.headers_mut().insert(header::ALT_SVC, alt_svc);
         }
         if let Some(head) = self.head.take() {
-            // Nobody waits for it any more when the client is gone; the body's drop tells.
+            // When the client is gone, nobody waits for the head any more; the drop of the body says so.
             let _ = head.send(response);
         }
     }
@@ -134,7 +134,7 @@ impl Sender {
         self.shared.lock().bytes
     }
 
-    /// All bytes that hyper has pulled so far.
+    /// How many bytes hyper has pulled so far.
     pub fn taken(&self) -> u64 {
         self.shared.lock().taken
     }

@@ -1,7 +1,7 @@
 //! What the handler says to the driver of its exchange.
 //!
-//! In: commands, by a bounded channel. Out: the next one; and, while the driver is busy with the last,
-//! whether the handler gave up.
+//! In: commands, by a bounded channel. Out: the next one; and, while the driver is busy with one, whether the handler
+//! gave up.
 
 use headrace_core::{Error, Kind};
 use tokio::sync::mpsc;
@@ -10,13 +10,13 @@ use crate::exchange::Command;
 use crate::gone::Gone;
 use crate::reply::Reply;
 
-/// Commands of one exchange that may wait; a handler awaits each before the next, so two are many.
+/// How many commands of one exchange may wait; a handler awaits each before the next, so two are many.
 pub const COMMAND_QUEUE: usize = 4;
 
 /// The driver's end of the channel.
 pub struct Inbox {
     commands: mpsc::Receiver<Command>,
-    /// Those who wait to hear that the client is gone; at most [`COMMAND_QUEUE`].
+    /// Calls that wait to hear that the client is gone; at most [`COMMAND_QUEUE`].
     gone_waiters: Vec<Reply<Gone>>,
 }
 
@@ -30,7 +30,8 @@ impl Inbox {
         self.commands.recv().await
     }
 
-    /// Resolves when the handler gives up; other commands that come meanwhile are out of turn. Cancel-safe.
+    /// Resolves when the handler gives up; other commands that come meanwhile are out of turn, and refused.
+    /// Cancel-safe.
     pub async fn abandoned(&mut self) {
         while let Some(command) = self.commands.recv().await {
             match command {
@@ -51,14 +52,20 @@ impl Inbox {
         if self.gone_waiters.len() < COMMAND_QUEUE {
             self.gone_waiters.push(reply);
         } else {
-            reply.send(Err(Error::new(Kind::Misuse, "gone() is awaited too many times")));
+            reply.send(Err(Error::new(
+                Kind::Misuse,
+                "gone() is awaited too many times at once; await it once",
+            )));
         }
     }
 }
 
 fn refuse(command: Command) {
     fn busy<T>(reply: Reply<T>) {
-        reply.send(Err(Error::new(Kind::Misuse, "another call on this exchange is still running")));
+        reply.send(Err(Error::new(
+            Kind::Misuse,
+            "another call on this exchange is still running; await it first",
+        )));
     }
     match command {
         Command::Body(reply) => busy(reply),

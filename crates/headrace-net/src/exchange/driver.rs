@@ -1,7 +1,7 @@
 //! The connection's end of an exchange.
 //!
 //! In: the commands of its handler, one at a time (`exchange/mod.rs`). Out: the answer, by whatever protocol the
-//! client speaks; and, to whoever waits for it, that the client is gone.
+//! client speaks; and, to those that wait for it, that the client is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,13 +37,13 @@ pub struct Driver {
     progress: Arc<Progress>,
     is_head_request: bool,
     gone: Option<Gone>,
-    /// The body once it was read, for a relay to send on; let go when an answer to it has begun.
+    /// The body, once it was read, for a relay to send on; let go when an answer to it has begun.
     kept_body: Option<KeptBody>,
     /// Why the body could not be read.
     body_error: Option<Error>,
     /// The server went away before the answer was complete.
     is_cut: bool,
-    /// Counts this exchange among the running ones.
+    /// Counts this exchange among those that run.
     _active: Active,
 }
 
@@ -310,9 +310,10 @@ impl Driver {
         match self.progress.phase() {
             now if now == phase => Ok(()),
             Phase::Finished | Phase::Reset => Err(Kind::Closed.into()),
-            now => {
-                Err(Error::new(Kind::Misuse, format!("the exchange is {now:?}, the call needs it {phase:?}")))
-            }
+            now => Err(Error::new(
+                Kind::Misuse,
+                format!("the exchange is {now:?}, and the call needs it to be {phase:?}"),
+            )),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One request and its answer.
 //!
-//! In: a request's head and body, by any protocol. Out: the handler's end of it: commands go to the connection's
-//! end (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not finished is
+//! In: a request's head and body, by any protocol. Out: the handler's end of it. Its commands go to the connection's end
+//! (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not finished is
 //! reset; it never finishes by itself.
 
 mod body_fields;
@@ -32,20 +32,20 @@ use crate::worker::Worker;
 pub struct Request {
     pub head: RequestHead,
     pub protocol: Protocol,
-    /// Where the client had shown to be when the request came.
+    /// The address at which the client had shown to be when the request came.
     pub client: SocketAddr,
-    /// Of a request that came in early data (0-RTT): becomes true when the handshake is complete, and with it
-    /// the request no replay.
+    /// There for a request that came in early data (0-RTT): it becomes true when the handshake is complete, and the
+    /// request is not a replay.
     pub early_data: Option<watch::Receiver<bool>>,
 }
 
 impl Request {
-    /// It came in early data.
+    /// Whether it came in early data.
     pub fn is_early_data(&self) -> bool {
         self.early_data.is_some()
     }
 
-    /// It may be a replay of what another connection said (RFC 8470 §2).
+    /// Whether it may be a replay of what another connection said (RFC 8470 §2).
     pub fn may_be_replay(&self) -> bool {
         self.early_data.as_ref().is_some_and(|complete| !*complete.borrow())
     }
@@ -53,7 +53,7 @@ impl Request {
 
 /// What a handler asks of its exchange.
 pub enum Command {
-    /// The whole body, held to its length and to the limit.
+    /// Reads the whole body, held to its length and to the limit.
     Body(Reply<Bytes>),
     Respond {
         status: StatusCode,
@@ -69,7 +69,7 @@ pub enum Command {
         trailers: Option<HeaderMap>,
         reply: Reply<()>,
     },
-    /// A whole answer at once.
+    /// Sends a whole answer at once.
     Answer {
         status: StatusCode,
         headers: HeaderMap,
@@ -83,6 +83,7 @@ pub enum Command {
         request: Box<RelayRequest>,
         reply: Reply<Box<RelayReport>>,
     },
+    /// Tells an answer that is kept.
     Replay {
         /// Made when the command is given: a generation whose only client is gone by then must end.
         reader: Reader,
@@ -97,7 +98,7 @@ pub struct Exchange {
     pub id: u64,
     pub request: Arc<Request>,
     pub progress: Arc<Progress>,
-    /// The whole body, when it had come with the head and nobody has taken it yet.
+    /// The whole body, when it came with the head and nobody has taken it yet.
     ready_body: Mutex<Option<Bytes>>,
     commands: mpsc::Sender<Command>,
     worker: Arc<Worker>,
@@ -123,13 +124,13 @@ impl Exchange {
         (&self.worker, &self.runtime)
     }
 
-    /// The whole body, if it had come with the head; once. It saves asking the driver, on another thread, for what is
-    /// here already.
+    /// The whole body, if it came with the head; once. This saves asking the driver, on another thread, for what is here
+    /// already.
     pub fn take_ready_body(&self) -> Option<Bytes> {
         self.ready_body.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Answers when the handshake is complete, and the request no replay. May be waited for beside a command.
+    /// Answers when the handshake is complete, and so the request is not a replay. May be waited for beside a command.
     pub fn handshake(&self, reply: Reply<()>) {
         let Some(mut complete) = self.request.early_data.clone() else { return reply.send(Ok(())) };
         self.runtime.spawn(async move {
@@ -139,6 +140,8 @@ impl Exchange {
         });
     }
 
+    /// Gives a command to the driver.
+    ///
     /// # Errors
     /// [`Kind::Closed`] when the exchange is over, [`Kind::Misuse`] when too many commands wait. The
     /// command's reply says the same.
@@ -146,13 +149,13 @@ impl Exchange {
         self.commands.try_send(command).map_err(|error| match error {
             mpsc::error::TrySendError::Closed(_) => Kind::Closed.into(),
             mpsc::error::TrySendError::Full(_) => {
-                Error::new(Kind::Misuse, "too many calls wait on one exchange")
+                Error::new(Kind::Misuse, "too many calls wait on one exchange; await each before the next")
             }
         })
     }
 }
 
-/// Takes exchanges, on worker threads: it must return at once.
+/// Takes exchanges. It is called on worker threads, and must return at once.
 #[derive(Clone)]
 pub struct Handler(Arc<dyn Fn(Exchange) + Send + Sync>);
 

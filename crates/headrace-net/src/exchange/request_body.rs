@@ -29,7 +29,7 @@ pub enum Source {
 pub struct RequestBody {
     source: Source,
     declared: Result<Option<u64>, fields::BadLength>,
-    /// What has come so far: a read that is given up is taken up again here.
+    /// What has come so far: a read that was given up goes on from here.
     collected: BytesMut,
     charge: Option<Charge>,
     is_read: bool,
@@ -41,14 +41,15 @@ impl RequestBody {
         Self { source, declared, collected: BytesMut::new(), charge: None, is_read: false }
     }
 
-    /// The whole body. Cancel-safe.
+    /// Reads the whole body. Cancel-safe.
     ///
     /// # Errors
     /// When the body is too large, incomplete, malformed, or the client is gone.
     pub async fn read_all(&mut self, worker: &Worker) -> Result<KeptBody, Error> {
         let limit = worker.config.limits.max_body_bytes;
-        let declared =
-            self.declared.map_err(|_| Error::new(Kind::BadRequest, "content-length is malformed"))?;
+        let declared = self.declared.map_err(|_| {
+            Error::new(Kind::BadRequest, "content-length is malformed; it must be one decimal number")
+        })?;
         if declared.is_some_and(|length| length > limit as u64) {
             return Err(Kind::BodyTooLarge.into());
         }
@@ -75,7 +76,8 @@ impl RequestBody {
         Ok(KeptBody::new(bytes, self.charge.take()))
     }
 
-    /// What [`RequestBody::read_all`] comes to without waiting: most requests are small and come with their head.
+    /// The result of [`RequestBody::read_all`], when there is one without waiting: most bodies are small, and come with
+    /// their head.
     pub fn read_now(&mut self, worker: &Worker) -> Option<Result<KeptBody, Error>> {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(self.read_all(worker)).poll(&mut context) {
@@ -91,7 +93,7 @@ impl RequestBody {
                 ReadFailure::Lost(error) => gone(&error),
                 _ => Gone::Stopped,
             },
-            // hyper drops the answer's body too, which `Downstream::gone` sees.
+            // hyper drops the answer's body, too, which `Downstream::gone` sees.
             _ => std::future::pending().await,
         }
     }
@@ -135,7 +137,7 @@ async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Opti
     }
 }
 
-/// A failure to read a request over HTTP/3, as an error of ours; a breach of the protocol ends what it must.
+/// A failure to read a request over HTTP/3, as an error of ours. A breach of the protocol ends what it must.
 fn translate(quic: &quinn::Connection, failure: ReadFailure) -> Error {
     match failure {
         ReadFailure::Http3(error) => {

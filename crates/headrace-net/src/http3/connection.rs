@@ -32,28 +32,28 @@ const GOAWAY_ANY: u64 = varint::MAX - 3;
 /// What the tasks of one connection share.
 pub struct Connection {
     pub quic: quinn::Connection,
-    /// Becomes true when the handshake is complete: until then what comes may be a replay (RFC 8446 §8).
+    /// Becomes true when the handshake is complete; until then, what comes may be a replay (RFC 8446 §8).
     pub handshake: watch::Receiver<bool>,
-    /// What its echo did.
+    /// Counts what the connection's echo did.
     pub tally: Arc<Tally>,
     /// Takes the exchanges.
     pub handler: Handler,
     state: Mutex<State>,
-    /// Request streams that are being served.
+    /// How many request streams are being served.
     open: AtomicU64,
 }
 
 struct State {
-    /// Urgencies by stream: of open streams, and of streams that a PRIORITY_UPDATE announced.
+    /// The urgencies of open streams, and of streams that a PRIORITY_UPDATE announced.
     urgencies: HashMap<u64, Arc<AtomicU8>>,
     cancels: Budget,
-    /// The next request stream that has not been seen.
+    /// The first request stream that has not been seen yet.
     next_stream: u64,
     /// Requests from here on are refused: the id of the final GOAWAY.
     goaway: Option<u64>,
     last_used: Instant,
     address: ClientAddress,
-    /// Stream types of which there may be one: control, QPACK encoder, QPACK decoder.
+    /// Which of the stream types that may exist once were seen: control, QPACK encoder, QPACK decoder.
     critical: [bool; 4],
 }
 
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Where the client is, as far as it has shown.
+    /// The address at which the client has shown to be.
     pub fn client_address(&self) -> SocketAddr {
         self.lock().address.note(self.quic.remote_address(), Instant::now())
     }
@@ -89,7 +89,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The urgency of a stream, shared between whoever changes it and whoever sends.
+    /// The urgency of a stream, shared between the control stream's reader and the sender.
     fn urgency(&self, stream: u64) -> Arc<AtomicU8> {
         let mut state = self.lock();
         let default = || Arc::new(AtomicU8::new(priority::DEFAULT_URGENCY));
@@ -230,7 +230,7 @@ async fn say_goaway(worker: Arc<Worker>, connection: Arc<Connection>, mut contro
     while connection.open.load(Ordering::Relaxed) > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The control stream must outlive what it says, even when that is lost once: who has not heard which
+    // The control stream must outlive what it says, even when that is lost once: a client that has not heard which
     // requests were refused takes them for lost.
     tokio::time::sleep(reading_time(&connection.quic)).await;
 }

@@ -31,9 +31,9 @@ use crate::quic::worker_socket::{Mailboxes, WorkerSocket};
 use crate::tls::ServerTls;
 use crate::worker::{Phase, Slot, Worker};
 
-/// Control, QPACK encoder, QPACK decoder, and a few reserved ones.
+/// The control stream, QPACK's encoder and decoder streams, and a few reserved ones.
 const MAX_UNI_STREAMS: u32 = 8;
-/// Enough for a closing frame to leave, and to be repeated once.
+/// The time for a closing frame to leave, and to be repeated once.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 
 /// Keys that all workers share, so that any of them can answer for a connection of another.
@@ -44,8 +44,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Made from the certificate's key: a server that was started again, or another that has the same key, tells
-    /// the clients of the one before at once that their connections are gone (RFC 9000 §10.3).
+    /// Derives the keys from the certificate's: a server that was started again, or another one with the same key,
+    /// can tell the clients of the one before at once that their connections are gone (RFC 9000 §10.3).
     pub fn derive(key_pem: &str) -> Self {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, key_pem.as_bytes());
         let of = |what: &[u8]| hmac::sign(&secret, what);
@@ -111,7 +111,7 @@ fn admit(worker: &Arc<Worker>, handler: &Handler, incoming: Incoming) {
         return;
     }
     let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else {
-        // Silence: an answer would only help whoever sends too many.
+        // No answer at all: one would only help a client that sends too many.
         return incoming.ignore();
     };
     let Some(connection_slot) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
@@ -121,8 +121,8 @@ fn admit(worker: &Arc<Worker>, handler: &Handler, incoming: Incoming) {
     tokio::spawn(shake_hands(worker.clone(), handler.clone(), connecting, handshake, connection_slot));
 }
 
-/// Begins to serve a connection as soon as it can be used: before its handshake is complete, for requests may come
-/// in early data, and our SETTINGS leave with the first flight.
+/// Begins to serve a connection as soon as it can be used, before its handshake is complete: requests may come in
+/// early data, and our SETTINGS leave with the first flight.
 async fn shake_hands(
     worker: Arc<Worker>,
     handler: Handler,
@@ -131,7 +131,7 @@ async fn shake_hands(
     connection_slot: Slot,
 ) {
     let deadline = Instant::now() + worker.config.timeouts.handshake_s;
-    // The client's whole ClientHello: before it, nobody knows what streams the client allows.
+    // The whole ClientHello must be there: before it, nobody knows what streams the client allows.
     let Ok(Ok(_)) = timeout_at(deadline, connecting.handshake_data()).await else { return };
     let Ok((connection, complete)) = connecting.into_0rtt() else { return };
     let (completed, handshake_done) = watch::channel(false);
@@ -200,8 +200,8 @@ pub fn transport(config: &Config) -> TransportConfig {
         .receive_window(limits.connection_receive_window_bytes.into())
         .send_window(limits.connection_send_window_bytes)
         .send_fairness(true)
-        // A model may think for minutes: the connection must not look dead meanwhile. Who has no stream open
-        // is closed by `http3/connection.rs` after `timeouts.unused_s`.
+        // A model may think for minutes: the connection must not look dead meanwhile. One without an open stream is
+        // closed by `http3/connection.rs` after `timeouts.unused_s`.
         .keep_alive_interval(Some(idle / 3))
         .max_idle_timeout(VarInt::from_u64(idle.as_millis() as u64).ok().map(Into::into))
         .datagram_receive_buffer_size(None);

@@ -75,9 +75,9 @@ pub async fn serve(
 
 /// Why a head does not become an exchange.
 enum Refusal {
-    /// The client is told by an answer.
+    /// The client is told why, by an answer.
     Answer(Error),
-    /// The stream is malformed (RFC 9114 §4.1.2), or the connection.
+    /// The client broke the protocol, on this stream (RFC 9114 §4.1.2) or on the connection.
     Breach(Http3Error),
     /// The client is gone.
     Silent,
@@ -88,7 +88,10 @@ async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<
         Ok(Part::Fields(section)) => section,
         Ok(Part::Data { .. }) => return Err(Refusal::Silent),
         Ok(Part::End) => {
-            return Err(Refusal::Breach(Http3Error::stream(code::REQUEST_INCOMPLETE, "no HEADERS")));
+            return Err(Refusal::Breach(Http3Error::stream(
+                code::REQUEST_INCOMPLETE,
+                "the stream ended before its HEADERS",
+            )));
         }
         Err(ReadFailure::Http3(error)) => return Err(Refusal::Breach(error)),
         Err(ReadFailure::HeadTooLarge) => return Err(Refusal::Answer(Kind::HeadTooLarge.into())),

@@ -1,7 +1,7 @@
 //! The congestion controllers that a configuration can name, as quinn takes them.
 //!
 //! In: a name. Out: what builds a controller for each path. The window of token streams is pure
-//! (`headrace_core::recovery::congestion`); this is its socket plug.
+//! (`headrace_core::recovery::congestion`); this adapts it to quinn.
 
 use std::any::Any;
 use std::sync::Arc;

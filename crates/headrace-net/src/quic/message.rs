@@ -11,7 +11,7 @@ use quinn::{ConnectionError, ReadError, RecvStream};
 
 use crate::quic::stream_code;
 
-/// Most bytes taken from a stream at once.
+/// The most bytes that are taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
 
 /// Why a message cannot be read on.
@@ -19,12 +19,12 @@ const READ_BYTES: usize = 64 * 1024;
 pub enum ReadFailure {
     /// The peer broke the protocol.
     Http3(Http3Error),
-    /// A HEADERS frame longer than allowed.
+    /// A HEADERS frame is longer than allowed.
     HeadTooLarge,
     /// The peer reset the stream.
     Reset(u64),
     Lost(ConnectionError),
-    /// A 0-RTT stream that the server did not accept.
+    /// The stream left in early data (0-RTT), which the server did not accept.
     Rejected,
 }
 
@@ -49,9 +49,9 @@ pub fn breach(connection: &quinn::Connection, error: Http3Error) {
 pub enum Part {
     /// An encoded field section: a head, or trailers after a body.
     Fields(Bytes),
-    /// `is_first`: the first bytes of their DATA frame.
+    /// Some bytes of the body; `is_first`: they are the first of their DATA frame.
     Data { bytes: Bytes, is_first: bool },
-    /// FIN, between two frames.
+    /// The stream's end (FIN), between two frames.
     End,
 }
 
@@ -77,12 +77,12 @@ impl MessageReader {
         }
     }
 
-    /// The next field section is a head again, after an interim answer.
+    /// Says that the next field section is a head again, as it is after an interim answer.
     pub fn expect_head(&mut self) {
         self.has_head = false;
     }
 
-    /// The next part. Cancel-safe.
+    /// Reads the next part. Cancel-safe.
     ///
     /// # Errors
     /// When the peer broke the protocol, reset the stream, or is gone.
@@ -153,8 +153,7 @@ impl MessageReader {
 }
 
 impl Drop for MessageReader {
-    /// Whatever is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with
-    /// H3_NO_ERROR).
+    /// What is not read is not wanted (RFC 9114 §4.1: a complete answer may stop the request with H3_NO_ERROR).
     fn drop(&mut self) {
         self.stop(code::NO_ERROR);
     }

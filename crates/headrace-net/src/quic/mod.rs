@@ -19,12 +19,12 @@ pub fn stream_code(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }
 
-/// How long the other side needs to see what was sent, with one retransmission.
+/// How long the other side needs to read what was sent, with one retransmission.
 pub fn reading_time(connection: &quinn::Connection) -> Duration {
     (connection.rtt() * 3 + Duration::from_millis(25)).min(Duration::from_secs(1))
 }
 
-/// Whose doing the end of a connection was.
+/// Whether a connection was ended on purpose.
 pub fn gone(error: &ConnectionError) -> Gone {
     match error {
         // The other application closed on purpose; nobody comes back for this answer.

@@ -6,19 +6,19 @@ use std::time::Duration;
 use crate::quic::echo::controller;
 use crate::quic::echo::counts::{Counters, Counts};
 
-/// What QUIC knows of the client's connection, since it began.
+/// What QUIC knows of a connection, since it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     pub round_trip: Duration,
     pub congestion_window: u64,
     pub sent_packets: u64,
-    /// Declared lost, and sent again.
+    /// Packets that were declared lost, and whose data was sent again.
     pub lost_packets: u64,
     pub echo: Counts,
 }
 
 impl Transport {
-    /// The connection now, with what its echo did so far.
+    /// The numbers of the connection now, with what its echo did so far.
     pub fn of(connection: &quinn::Connection, tally: &Tally) -> Self {
         let path = connection.stats().path;
         Self {

@@ -2,7 +2,7 @@
 //!
 //! A connection belongs to the worker whose number is in the first byte of its connection ID, modulo the number of
 //! workers: a classic BPF program in the kernel reads it there, so that a client that moves to another address
-//! still reaches its worker. Where the kernel refuses the program, the worker that receives a stray datagram
+//! still reaches its worker. Where the kernel refuses the program, a worker that receives a datagram of another's
 //! forwards it (`quic/worker_socket.rs`).
 
 use std::io;
@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 use quinn_proto::{ConnectionId, ConnectionIdGenerator};
 use rand::RngExt;
 
-/// Length of our connection IDs; the first byte carries the worker's number.
+/// The length of our connection IDs; the first byte carries the worker's number.
 const CID_LENGTH: usize = 8;
 
 /// Attaches the program that chooses a socket by the connection ID. It belongs to the whole group of sockets:
@@ -63,8 +63,8 @@ pub fn owner(datagram: &[u8], workers: usize) -> Option<usize> {
     datagram.get(offset).map(|&byte| usize::from(byte) % workers)
 }
 
-/// Connection IDs of one worker: random, but for the first byte, which is the worker's number modulo their
-/// count.
+/// Makes the connection IDs of one worker: they are random, except for the first byte, which is the worker's number
+/// modulo the number of workers.
 #[derive(Debug)]
 pub struct WorkerCids {
     pub worker: usize,

@@ -1,8 +1,8 @@
-//! A UDP socket, watched for what comes, and for room to send only while there is none.
+//! A UDP socket that is polled for what comes, and for room to send only while there is none.
 //!
-//! In: a bound socket. Out: reads and sends that do not block, and wake-ups. The kernel tells whoever watches a
-//! socket for room of every datagram that has left it: a wake-up for each token, to do nothing. There is nearly
-//! always room, so a second descriptor of the socket is watched for it only after a send that found none.
+//! In: a bound socket. Out: reads and sends that do not block, and wake-ups. A task that waits for room on a socket is
+//! woken by the kernel for every datagram that has left it: once for each token, to do nothing. There is nearly always
+//! room, so a second descriptor of the socket waits for it, and only after a send that found none.
 
 use std::fmt;
 use std::future::Future;
@@ -20,13 +20,13 @@ use tokio::io::unix::AsyncFd;
 pub struct Udp {
     pub state: UdpSocketState,
     io: AsyncFd<UdpSocket>,
-    /// Set while a send found no room.
+    /// The second descriptor, from a send that found no room until there is room again.
     full: Mutex<Option<Arc<AsyncFd<UdpSocket>>>>,
 }
 
 impl Udp {
     /// # Errors
-    /// When the runtime cannot watch the socket.
+    /// When the runtime cannot poll the socket.
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -40,21 +40,23 @@ impl Udp {
         self.io.get_ref()
     }
 
+    /// Sends a datagram, or a batch of them.
+    ///
     /// # Errors
-    /// `WouldBlock` when there is no room: a [`RoomPoller`] says when there is.
+    /// `WouldBlock` when there is no room; a [`RoomPoller`] says when there is.
     pub fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let sent = self.state.send(self.socket().into(), transmit);
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.register_for_room() {
                 Ok(()) => Err(error),
-                // Out of descriptors: it is lost, as on any network, and sent again later.
+                // No descriptor is left: the datagram is lost, as on any network, and sent again later.
                 Err(_) => Ok(()),
             },
             sent => sent,
         }
     }
 
-    /// The kernel says at once whether there is room by now.
+    /// Registers the second descriptor; the kernel says at once whether there is room by now.
     fn register_for_room(&self) -> io::Result<()> {
         let mut full = self.full();
         if full.is_none() {
@@ -63,7 +65,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Reads what has come, at least one; how many.
+    /// Reads the datagrams that have come, at least one; the result is their number.
     pub fn poll_recv(
         &self,
         cx: &mut Context<'_>,
@@ -73,11 +75,11 @@ impl Udp {
         loop {
             let mut guard = ready!(self.io.poll_read_ready(cx))?;
             let received = guard.try_io(|io| self.state.recv(io.get_ref().into(), bufs, meta));
-            // Other errors are of datagrams that were sent before (ICMP), and are over when they were read.
+            // Other errors are about datagrams that were sent before (ICMP), and are over once they were read.
             let Ok(Ok(count)) = received else { continue };
             if count < bufs.len() {
-                // The queue was empty behind these: said now, it saves a system call that would only say the
-                // same. No event can have been noted meanwhile, for the runtime notes them on this thread.
+                // The queue was empty behind these. Saying so now saves a system call that would only say the same. No
+                // event can have been noted meanwhile, because the runtime notes them on this thread.
                 guard.clear_ready();
             }
             return Poll::Ready(Ok(count));
@@ -147,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Loopback never lacks room, so that there was none is only said here; that there is comes from the kernel.
+    /// Loopback never lacks room: the test says that there was none, and the kernel that there is.
     #[tokio::test]
     async fn all_who_wait_for_room_are_woken_and_then_nobody_watches() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,8 +1,8 @@
 //! The UDP socket of one worker.
 //!
 //! In: datagrams of the kernel, and those that other workers forward. Out: datagrams of connections that this
-//! worker owns; strays go to their owner over a bounded channel (full means lost, as on any network).
-//! `quic/echo/socket.rs` stands before it.
+//! worker owns; misdelivered ones go to their owner by a bounded channel (when it is full, they are lost, as on any
+//! network). `quic/echo/socket.rs` wraps it.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -18,29 +18,29 @@ use tokio::sync::mpsc;
 use crate::quic::steering;
 use crate::quic::udp::{RoomPoller, Udp};
 
-/// Datagrams on their way from one worker to another.
+/// How many datagrams may be on their way to one worker from the others.
 const FORWARD_QUEUE: usize = 256;
 
-/// A datagram for another worker.
+/// A datagram that another worker received, and its owner is given.
 pub struct Misdelivered {
     meta: RecvMeta,
     bytes: Vec<u8>,
 }
 
-/// The mailboxes of one worker: where others put its strays, and where it takes them.
+/// The mailboxes as one worker has them: all workers', to put datagrams in, and its own, to take them from.
 pub struct Mailboxes {
-    /// One per worker, in order.
+    /// One for each worker, in order.
     pub others: Vec<mpsc::Sender<Misdelivered>>,
     pub own: mpsc::Receiver<Misdelivered>,
 }
 
-/// Mailboxes for all workers.
+/// Makes the mailboxes of all workers.
 pub fn mailboxes(workers: usize) -> Vec<Mailboxes> {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(FORWARD_QUEUE)).unzip();
     receivers.into_iter().map(|own| Mailboxes { others: senders.clone(), own }).collect()
 }
 
-/// What quinn sends and receives by.
+/// The socket by which quinn sends and receives.
 pub struct WorkerSocket {
     udp: Udp,
     worker: usize,
@@ -50,7 +50,7 @@ pub struct WorkerSocket {
 
 impl WorkerSocket {
     /// # Errors
-    /// When the runtime cannot watch the socket.
+    /// When the runtime cannot poll the socket.
     pub fn new(socket: UdpSocket, worker: usize, mailboxes: Mailboxes) -> io::Result<Self> {
         Ok(Self { udp: Udp::new(socket)?, worker, others: mailboxes.others, own: Mutex::new(mailboxes.own) })
     }
@@ -66,7 +66,7 @@ impl WorkerSocket {
         }
     }
 
-    /// Keeps what is ours among `count` received buffers, at the front.
+    /// Moves the datagrams of this worker to the front of `count` received buffers; the result is their number.
     fn sort(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta], count: usize) -> usize {
         let mut kept = 0;
         for index in 0..count {

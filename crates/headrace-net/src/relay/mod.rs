@@ -1,8 +1,8 @@
 //! Moving one answer from a model server to the client.
 //!
 //! In: a request for a model server; the client's stream. Out: the answer, event by event, each as one DATA
-//! frame written when it arrives; and a [`RelayReport`]. What to do is decided by the table in
-//! `headrace-core/relay/mod.rs`; this file does it, in one task, without a timer, channel or lock per event.
+//! frame that is written when the event arrives; and a [`RelayReport`]. What to do is decided by the table in
+//! `headrace-core/relay`; this file does it, in one task, without a timer, channel or lock per event.
 
 pub mod playback;
 pub mod progress;
@@ -33,23 +33,23 @@ use progress::Progress;
 use report::{End, RelayReport};
 use watchdog::Watchdog;
 
-/// Reads in one turn before other streams get theirs.
+/// How many reads a stream makes in one turn, before other streams get theirs.
 const READS_PER_TURN: usize = 16;
-/// Between the last event of an answer that the server cuts and its reset: many are cut at once, and their
-/// clients are busy.
+/// The least time between the last event of an answer that the server cuts and its reset: many are cut at once, and
+/// their clients are busy.
 const CUT_READING_TIME: Duration = Duration::from_millis(200);
 
 /// What a handler asks for.
 #[derive(Clone)]
 pub struct RelayRequest {
     pub upstream: UpstreamRequest,
-    /// `None`: the body that the client sent.
+    /// The body that is sent; `None`: the one that the client sent.
     pub body: Option<Bytes>,
-    /// Longest silence between two pieces of the answer.
+    /// The longest silence between two pieces of the answer.
     pub idle_timeout: Duration,
     /// Statuses that are reported instead of relayed, so that another upstream can be tried.
     pub held_statuses: Vec<StatusCode>,
-    /// Fields set in the answer's head.
+    /// Fields that are set in the answer's head.
     pub headers: HeaderMap,
 }
 
@@ -62,7 +62,7 @@ pub struct ClientSide<'a> {
     pub abandoned: Abandoned<'a>,
     pub worker: &'a Arc<Worker>,
     pub progress: &'a Progress,
-    /// Let go when the answer begins.
+    /// The request's body, which is let go when the answer begins.
     pub kept_body: &'a mut Option<KeptBody>,
     pub is_head_request: bool,
 }
@@ -113,7 +113,7 @@ struct Relaying<'a> {
     has_length: bool,
     /// The event that says that the answer is over was handed on.
     is_done_mark_sent: bool,
-    /// The server's own end; `None` once it was heard.
+    /// Resolves at the server's own end; `None` once it has.
     expired: Option<Expired>,
     client: ClientSide<'a>,
     request: RelayRequest,
@@ -206,7 +206,7 @@ impl Relaying<'_> {
         watchdog.poll_timeout(cx, self.client.down.queued() >= budget)
     }
 
-    /// Reads once; false at the body's end.
+    /// Reads once; the result is false at the body's end.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,7 +259,7 @@ impl Relaying<'_> {
         .await
     }
 
-    /// The client is gone, or the handler gave up.
+    /// Ready when the client is gone, the server's time is over, or the handler gave up.
     fn poll_interrupt(&mut self, cx: &mut Context<'_>) -> Poll<Seen> {
         if let Poll::Ready(gone) = self.client.down.poll_gone(cx) {
             return Poll::Ready(Seen::Gone(gone));

@@ -57,7 +57,7 @@ enum Look {
 /// One client that is being told a record.
 struct Playback<'a> {
     client: ClientSide<'a>,
-    /// The next entry of the record.
+    /// The number of the next entry of the record.
     cursor: u64,
     /// Waiting until the head was told, streaming from then on.
     state: State,
@@ -75,7 +75,7 @@ impl Playback<'_> {
     async fn tell(&mut self, reader: &Reader) -> Seen {
         let buffer = &reader.buffer;
         loop {
-            // Asked for before the look: what changes from here on is not missed.
+            // This is asked for before the look, so that nothing that changes from here on is missed.
             let changed = buffer.changed();
             let (began, before) = (Instant::now(), self.report.events);
             let look = buffer.read(|record| {
@@ -138,8 +138,8 @@ impl Playback<'_> {
                 }
                 Place::Open => return Look::Open,
                 Place::Forgotten => {
-                    // `idempotency.answer_bytes` were too few for how slowly it reads.
-                    let detail = "the record of the answer has gone on without it";
+                    // The client reads so slowly that `idempotency.answer_bytes` were too few.
+                    let detail = "it reads so slowly that the record of its answer no longer has what comes next (idempotency.answer_bytes)";
                     self.report.error = Some(Error::new(Kind::ClientStalled, detail));
                     return Look::Over(Seen::Stalled);
                 }
@@ -217,7 +217,8 @@ impl Playback<'_> {
     }
 }
 
-/// Waits until everything queued is with the transport; not for a client that takes nothing for `stalled`.
+/// Waits until everything that is queued is with the transport, as long as the client takes something within every
+/// `stalled`.
 async fn flush(down: &mut Downstream, stalled: Duration) -> Result<(), Seen> {
     loop {
         let taken = down.taken();

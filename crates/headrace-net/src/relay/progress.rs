@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// How far an exchange is; for people who look at it.
+/// How far an exchange is, for people who look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Open,
@@ -14,7 +14,7 @@ pub enum Phase {
     Reset,
 }
 
-/// What an exchange shows of itself while it runs; written by the driver, read by anyone.
+/// What an exchange shows of itself while it runs: its driver writes, and anyone reads.
 #[derive(Debug, Default)]
 pub struct Progress {
     phase: AtomicU8,

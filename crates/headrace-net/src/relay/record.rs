@@ -1,4 +1,7 @@
-//! Relaying an answer into a record, for clients that follow it.
+//! Relaying an answer into a record, for clients that are told it from there.
+//!
+//! In: a request for a model server, and a buffer. Out: the answer in the buffer, and a [`RelayReport`]. It must not
+//! know who reads it (`relay/playback.rs`).
 
 use std::sync::Arc;
 

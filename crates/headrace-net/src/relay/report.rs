@@ -17,7 +17,7 @@ use crate::quic::stats::Transport;
 /// What a relay left of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing was sent: the handler may go on.
+    /// Nothing was sent; the handler may go on.
     Untouched,
     Finished,
     Reset,
@@ -33,25 +33,25 @@ pub struct RelayReport {
     pub status: Option<StatusCode>,
     pub framing: Framing,
     pub started: SystemTime,
-    /// From the start to the upstream's head.
+    /// The time from the start to the head of the upstream's answer.
     pub head: Option<Duration>,
-    /// From the start until the first event had been handed to the transport (TTFT).
+    /// The time from the start until the first event was with the transport (TTFT).
     pub first_event: Option<Duration>,
     pub duration: Duration,
     pub events: u64,
-    /// Bytes of the body, as they came.
+    /// How many bytes the body had, as they came.
     pub bytes: u64,
-    /// Between the arrivals of two events (ITL).
+    /// The times between the arrivals of two events (ITL).
     pub gaps: Histogram,
-    /// From an event's arrival until it had been handed to the transport.
+    /// The times from an event's arrival until it was with the transport.
     pub holds: Histogram,
     pub upstream_reused: bool,
-    /// `None`: the client speaks over TCP.
+    /// What QUIC knows of the client's connection; `None` over TCP.
     pub transport: Option<Transport>,
 }
 
 impl RelayReport {
-    /// The client was gone before anything was asked of an upstream.
+    /// The report when the client was gone before anything was asked of an upstream.
     pub fn gone(gone: Gone) -> Self {
         let cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
         Self { cause, end: End::Reset, ..Self::begin() }

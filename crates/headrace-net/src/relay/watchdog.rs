@@ -1,4 +1,4 @@
-//! The clocks of one relay, and the bell that rings for what is rare.
+//! The clocks of one relay, and an alarm that rings for what is rare.
 //!
 //! In: moments at which events came and left. Out: the times in the report, and the end of a stream that was
 //! silent, or not read, for too long.
@@ -23,8 +23,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Whether it rang since the last look; at the first look it has. The task that looks is the one it
-    /// wakes.
+    /// Whether it rang since the last look; at the first look, it has. It wakes the task that looks.
     pub fn is_rung(&self, cx: &Context<'_>) -> bool {
         if !self.is_rung.swap(false, Ordering::Acquire) {
             return false;
@@ -43,18 +42,18 @@ impl Wake for Alarm {
     }
 }
 
-/// The times of one stream. One timer, set again only when it fires: an event costs two looks at the clock
-/// and no more.
+/// The times of one stream. There is one timer, which is set again only when it fires: an event costs two looks at the
+/// clock, and no more.
 pub struct Watchdog {
     idle: Duration,
     stalled: Duration,
-    /// Last sign of life of the upstream.
+    /// When the upstream last showed a sign of life.
     last_read: Instant,
-    /// Since when the client has taken nothing beyond so many bytes.
+    /// Since when the client has taken no more than so many bytes.
     blocked: Option<(Instant, u64)>,
-    /// Arrival of the last event.
+    /// When the last event arrived.
     last_event: Option<Instant>,
-    /// Arrival of the first event that is not with the transport yet.
+    /// When the first event arrived that is not with the transport yet.
     waiting_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     pub alarm: Arc<Alarm>,
@@ -110,7 +109,7 @@ impl Watchdog {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if is_paused {
-                // Nothing was read because nothing may be: that is not the upstream's silence.
+                // Nothing was read because nothing may be read: that is not the upstream's silence.
                 self.last_read = now;
             }
             let stall_end = self.blocked.map(|(since, _)| since + self.stalled);

@@ -21,7 +21,7 @@ use crate::gone::Gone;
 /// What a record costs while it is empty.
 const RECORD_COST: usize = 1024;
 
-/// What all budget of one keeper hold together. Beyond the bound, a record that grows keeps only what nobody has
+/// What all records of one gateway may hold together. Beyond the bound, a record that grows keeps only what nobody has
 /// read yet.
 #[derive(Debug)]
 pub struct Budget {
@@ -44,10 +44,10 @@ impl Budget {
     }
 }
 
-/// One answer, recorded.
+/// One answer, recorded: a [`Record`] between its writer and its readers.
 pub struct Buffer {
     state: Mutex<State>,
-    /// For readers: there is more to read.
+    /// Tells readers that there is more to read.
     changed: Notify,
     /// How long a generation goes on whose last reader was lost.
     pub(super) grace: Duration,
@@ -56,18 +56,18 @@ pub struct Buffer {
 
 pub(super) struct State {
     pub record: Record,
-    /// The request's, until the answer has begun: another upstream may have to be asked.
+    /// The request's body, until the answer has begun: another upstream may have to be asked.
     pub body: Option<Bytes>,
-    /// What is counted of this record.
+    /// What the budget counts of this record.
     counted: usize,
     pub readers: usize,
-    /// How and when the last reader left; `None` while there are some, and before the first.
+    /// How and when the last reader left; `None` while there are readers, and before the first.
     pub left: Option<(Gone, Instant)>,
-    /// The task that writes, to hear that everybody left, or that it may go on.
+    /// Wakes the task that writes, when everybody has left, or when it may go on.
     pub writer: Option<Waker>,
-    /// It waits until somebody has read more.
+    /// The writer waits until somebody has read more.
     pub is_paused: bool,
-    /// Everybody had left, and the generation ends: too late to join.
+    /// All readers had left, and the generation ends: it is too late to join.
     pub is_given_up: bool,
 }
 
@@ -79,8 +79,8 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// `most_bytes`: of the answer that is kept. `grace`: how long a generation goes on whose last reader was
-    /// lost. `body`: the request's.
+    /// `most_bytes`: how much of the answer is kept. `grace`: how long a generation goes on whose last reader was lost.
+    /// `body`: the request's.
     pub fn new(budget: Arc<Budget>, most_bytes: usize, grace: Duration, body: Bytes) -> Self {
         let mut state = State {
             record: Record::new(most_bytes),
@@ -105,7 +105,7 @@ impl Buffer {
         look(&self.lock().record)
     }
 
-    /// Reads the record on, and notes how far; a writer that waits for readers goes on.
+    /// Reads on in the record; a writer that waits for its readers goes on.
     pub fn read<T>(&self, read: impl FnOnce(&mut Record) -> T) -> T {
         let mut state = self.lock();
         let before = state.record.unread();
@@ -129,7 +129,7 @@ impl Buffer {
         self.changed.notify_waiters();
     }
 
-    /// There will be no more of it; does nothing once it has ended.
+    /// Ends a record that will have no more; does nothing once it has ended.
     pub fn close(&self) {
         let kind = Kind::Internal;
         let broken = Break { code: kind.h3_code(), cause: Cause::Abandoned, error: Some(kind.into()) };
@@ -150,7 +150,7 @@ impl Buffer {
         self.lock().body.clone()
     }
 
-    /// It broke off, or is about to: nobody gets a whole answer from it any more.
+    /// Whether it broke off, or is about to: nobody gets a whole answer from it any more.
     pub fn has_failed(&self) -> bool {
         self.lock().has_failed()
     }
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// Its waker stays: one that was taken out could be missed until it is there again.
+    /// The waker stays where it is: one that was taken out could be missed until it is back.
     pub fn wake_writer(&self) {
         if let Some(writer) = &self.writer {
             writer.wake_by_ref();

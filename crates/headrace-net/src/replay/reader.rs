@@ -12,13 +12,14 @@ use crate::replay::buffer::Buffer;
 /// One reader, until it is dropped.
 pub struct Reader {
     pub buffer: Arc<Buffer>,
-    /// How it will have left.
+    /// How it will have left when it is dropped.
     pub how: Gone,
-    /// It came when the record had failed.
+    /// It came after the record had failed.
     pub is_late: bool,
 }
 
 impl Reader {
+    /// Joins those that read this record.
     pub fn join(buffer: &Arc<Buffer>) -> Self {
         let mut state = buffer.lock();
         state.readers += 1;

@@ -1,7 +1,7 @@
 //! The record in the place of a client.
 //!
-//! In: what a relay would write to a client's stream. Out: the same, in the record (`buffer.rs`); and that everybody
-//! who read it has left.
+//! In: what a relay would write to a client's stream. Out: the same, in the record (`buffer.rs`); and that all its
+//! readers have left.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,8 +26,8 @@ pub struct Writer {
     trailers: Option<HeaderMap>,
     taken: u64,
     timer: Option<Pin<Box<Sleep>>>,
-    /// What nobody has read may grow so long: a slow client slows its own model server, and no answer outgrows
-    /// what is kept of it before the first byte was told.
+    /// How many bytes may be unread: a slow client slows its own model server, and no answer outgrows what is kept of it
+    /// before its first byte was told.
     most_unread: usize,
     /// The code by which the answer broke off.
     broken: Option<u64>,
@@ -40,7 +40,7 @@ impl Writer {
 
     /// The relay is over: an answer that was reset ends here, now that its cause is known.
     pub fn close(self, cause: Cause, error: Option<Error>) {
-        // It would keep the relay's memory as long as the record.
+        // The waker would keep the relay's memory as long as the record.
         self.buffer.lock().writer = None;
         if let Some(code) = self.broken {
             let end = End::of_reset(code, cause, error);
@@ -68,7 +68,7 @@ impl Writer {
         self.trailers = Some(headers.clone());
     }
 
-    /// What nobody has read yet.
+    /// How many bytes nobody has read yet.
     pub fn queued(&self) -> usize {
         let mut state = self.buffer.lock();
         let unread = if state.record.is_full() { self.most_unread } else { state.record.unread() };
@@ -90,7 +90,7 @@ impl Writer {
         self.taken
     }
 
-    /// Everybody left: the last one on purpose, or too long ago.
+    /// Ready when all readers have left: the last one on purpose, or too long ago.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Gone> {
         let mut state = self.buffer.lock();
         state.writer = Some(cx.waker().clone());
@@ -120,7 +120,7 @@ impl Writer {
         self.buffer.change(|state| state.record.set_end(End::Finished(trailers)));
     }
 
-    /// What its readers are told of it, they are told when the reason is known.
+    /// The answer broke off. Its readers are told when the cause is known ([`Writer::close`]).
     pub fn reset(&mut self, code: u64) {
         self.broken = Some(code);
     }

@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use headrace_core::{Error, Kind};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Receive and send buffer asked for on UDP sockets; the kernel may grant less.
+/// The receive and send buffers that are asked for on UDP sockets; the kernel may grant less.
 const UDP_BUFFER: usize = 2 * 1024 * 1024;
 const TCP_BACKLOG: i32 = 1024;
-/// How often a port that is free for TCP may turn out to be taken for UDP.
+/// How many ports are tried that are free for TCP and turn out to be taken for UDP.
 const PORT_TRIES: usize = 16;
 
 /// The sockets of one worker.
@@ -28,7 +28,7 @@ pub struct Sockets {
 pub fn bind(host: &str, port: u16, workers: usize) -> Result<(SocketAddr, Vec<Sockets>), Error> {
     let address =
         (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(|| {
-            Error::new(Kind::Config, format!("listen.host: {host:?} is no address of this machine"))
+            Error::new(Kind::Config, format!("listen.host: {host:?} is not an address of this machine"))
         })?;
     if port != 0 {
         // With SO_REUSEPORT a second server of the same user would silently share the port: look first.
@@ -50,7 +50,7 @@ fn refused(address: SocketAddr, error: &io::Error) -> Error {
     let fix = match error.kind() {
         io::ErrorKind::AddrInUse => ": another program listens there; choose another listen.port",
         io::ErrorKind::PermissionDenied => ": ports below 1024 need a privilege (CAP_NET_BIND_SERVICE)",
-        io::ErrorKind::AddrNotAvailable => ": listen.host is no address of this machine",
+        io::ErrorKind::AddrNotAvailable => ": listen.host is not an address of this machine",
         _ => "",
     };
     Error::new(Kind::Config, format!("cannot listen on {address}: {error}{fix}"))

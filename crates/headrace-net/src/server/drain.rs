@@ -1,10 +1,14 @@
 //! How a server goes away.
 //!
-//! In: a grace time. Out: a server that is closed, and how many answers were cut. The steps are the server's phases: no new connections and
-//! GOAWAY (*draining*); the same for connections over TCP that were too busy to be told kindly (*forcing*,
-//! `tcp/connection.rs`); when the grace time is over, each answer that still runs is told so and cut (*expired*);
-//! and when that was said, every connection is closed (*closed*). A second drain with less time hurries the
-//! first. Nothing here knows how an answer is cut: relays and drivers watch the phase.
+//! In: a grace time. Out: a server that is closed, and how many answers were cut. The steps are the server's phases:
+//!
+//! * *draining*: no new connection is taken, and clients are told to leave (GOAWAY);
+//! * *forcing*: connections over TCP that were too busy until now are told, too (`tcp/connection.rs`);
+//! * *expired*: the grace time is over, and each answer that still runs is told so and cut;
+//! * *closed*: every connection is closed.
+//!
+//! A second drain with less time ends the first one early. Nothing here knows how an answer is cut: relays and
+//! drivers look at the phase.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,12 +17,12 @@ use tokio::sync::watch;
 
 use crate::worker::{Phase, Shared};
 
-/// How often a drain looks whether it is over.
+/// The time between two looks of a drain whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
-/// For last error events to leave, and for their readers to see them before the reset: three round trips, at
-/// most a second (`downstream/http3.rs`), and the handlers' turn.
+/// The time for last error events to leave, and for their readers to see them before the reset: three round trips,
+/// at most a second (`quic/mod.rs`), and the handlers' turn.
 const CUT_TIME: Duration = Duration::from_millis(1500);
-/// For connections without an answer to end as their protocol asks; whoever does not take part is closed.
+/// The time for connections without an answer to end as their protocol asks; those that do not are closed.
 const PART_TIME: Duration = Duration::from_secs(2);
 
 /// Goes from phase to phase until the server is closed; blocks its thread.
@@ -47,7 +51,7 @@ pub fn run(shared: &Shared, phase: &watch::Sender<Phase>, grace: Duration) {
     go_on_to(phase, Phase::Closed);
 }
 
-/// Phases are never left for an earlier one.
+/// Goes on to a phase, unless the server is in a later one already.
 fn go_on_to(phase: &watch::Sender<Phase>, next: Phase) {
     phase.send_if_modified(|phase| {
         let is_later = next > *phase;
@@ -58,7 +62,7 @@ fn go_on_to(phase: &watch::Sender<Phase>, next: Phase) {
     });
 }
 
-/// Whether it was over before the deadline.
+/// Waits until it is over, or until the deadline; says whether it was over.
 fn wait(deadline: Instant, mut is_over: impl FnMut() -> bool) -> bool {
     while !is_over() {
         if Instant::now() >= deadline {

@@ -31,7 +31,7 @@ use crate::upstream::{self, Fetched, UpstreamRequest, Upstreams};
 use crate::worker::{Phase, Shared, Worker};
 use bind::Sockets;
 
-/// The workers' threads, until somebody waited for their end.
+/// The workers' threads, until somebody has waited for their end.
 type Threads = Arc<Mutex<Vec<JoinHandle<()>>>>;
 
 fn join(threads: &Threads) {
@@ -50,7 +50,7 @@ pub struct Server {
     runtime: tokio::runtime::Handle,
     is_steered: bool,
     tls: watch::Sender<ServerTls>,
-    /// They outlive a change of the certificate.
+    /// Tickets outlive a change of the certificate.
     tickets: Option<Arc<Tickets>>,
 }
 
@@ -103,21 +103,21 @@ impl Server {
         Ok(Self { address, shared, workers, phase, threads, runtime, is_steered, tls, tickets })
     }
 
-    /// Shows another certificate from the next connection on; those that are there do not notice.
+    /// Shows another certificate from the next connection on; the connections that exist do not notice.
     ///
     /// # Errors
-    /// [`Kind::Config`]; the one before stays.
+    /// [`Kind::Config`]; the certificate before stays.
     pub fn set_certificate(&self, certificate_pem: &str, key_pem: &str) -> Result<(), Error> {
         self.tls.send_replace(tls::server(certificate_pem, key_pem, self.tickets.clone())?);
         Ok(())
     }
 
-    /// Whether the kernel delivers by connection ID (see `server/bind.rs`).
+    /// Whether the kernel delivers by connection ID (`quic/steering.rs`).
     pub fn is_steered(&self) -> bool {
         self.is_steered
     }
 
-    /// Tickets that clients showed and that were not, or no more, good: their early data was not read.
+    /// Tickets that clients showed and that were not good, or no longer: their early data was not read.
     pub fn unknown_tickets(&self) -> u64 {
         self.tickets.as_ref().map_or(0, |tickets| tickets.unknown.load(Ordering::Relaxed))
     }
@@ -127,8 +127,8 @@ impl Server {
         self.workers.iter().map(|worker| worker.upstreams.pooled()).sum()
     }
 
-    /// Stops accepting, tells every client to go elsewhere, waits for running exchanges at most `grace`, tells
-    /// those that still run, then closes. The reply says how many exchanges were cut.
+    /// Stops accepting, tells every client to go elsewhere, waits at most `grace` for running exchanges, tells those
+    /// that still run, then closes. The reply says how many exchanges were cut.
     pub fn drain(&self, grace: Duration, reply: Reply<usize>) {
         let (shared, phase, threads) = (self.shared.clone(), self.phase.clone(), self.threads.clone());
         // A thread of its own: it outlives the workers.
@@ -163,7 +163,7 @@ impl Drop for Server {
     }
 }
 
-/// What a worker's thread serves, and what it serves it with.
+/// What a worker's thread serves, and with what.
 struct Serving {
     sockets: Sockets,
     mailboxes: Mailboxes,

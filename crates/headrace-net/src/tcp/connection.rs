@@ -38,15 +38,15 @@ use crate::tcp::idle::{CountedBody, InFlight};
 use crate::tls::ServerTls;
 use crate::worker::{Phase, Worker};
 
-/// After accept() failed for want of descriptors: some must be given back first.
+/// The pause after accept() failed for want of descriptors: some must be given back first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a closed server lets hyper write its last frames.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
-/// A draining server ends a connection when it was quiet for so long. HTTP/1.1 cannot refuse a request that is
+/// A draining server ends a connection once it was quiet for so long. HTTP/1.1 cannot refuse a request that is
 /// under way when its connection closes: a busy one ends with its next answer (`connection: close`) instead. And
 /// clients of HTTP/2 that are built on Python's h2, httpx among them, lose their running answers to a GOAWAY.
 const QUIET: Duration = Duration::from_millis(250);
-/// Most bytes hyper may hold of one answer beyond what the kernel took.
+/// The most bytes that hyper may hold of one answer beyond what the kernel took.
 const SEND_BUFFER: usize = 64 * 1024;
 /// hyper's smallest buffer for a head.
 const MIN_HEAD_BUFFER: usize = 8 * 1024;
@@ -69,7 +69,7 @@ pub async fn serve(
             _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
         }
     }
-    // Who is in the queue already would be reset with the listener.
+    // Connections that are in the queue already would be reset with the listener.
     while let Ok((stream, client)) = poll_fn(|cx| match listener.poll_accept(cx) {
         Poll::Ready(accepted) => Poll::Ready(accepted),
         Poll::Pending => Poll::Ready(Err(io::ErrorKind::WouldBlock.into())),
@@ -182,7 +182,7 @@ async fn reason_to_end(mut phase: watch::Receiver<Phase>, in_flight: Arc<InFligh
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         tokio::select! {
             () = in_flight.unused(QUIET) => {}
-            // Not when the grace time is over: last error events, and resets, say all there is to say.
+            // When the grace time is over, last error events and resets say all there is to say.
             _ = phase.wait_for(|phase| *phase == Phase::Forcing) => {}
         }
     };
@@ -235,15 +235,15 @@ fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().map(|host| host.to_str().unwrap_or("").to_owned());
     if hosts.next().is_some() {
-        return Err(bad("Host is given twice"));
+        return Err(bad("Host is given twice; HTTP/1.1 allows it once"));
     }
     let authority = match (request.uri().authority(), host) {
         (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(&host) => {
-            return Err(bad(":authority and host differ"));
+            return Err(bad(":authority and host differ; they must be the same"));
         }
         (Some(authority), _) => authority.as_str().to_owned(),
         (None, Some(host)) if !host.is_empty() => host,
-        (None, _) => return Err(bad("Host is missing")),
+        (None, _) => return Err(bad("Host is missing; HTTP/1.1 requires it")),
     };
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     fields::strip_hop_by_hop(&mut headers);

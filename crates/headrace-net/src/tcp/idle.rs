@@ -1,4 +1,4 @@
-//! Whether a TCP connection is used, and since when not.
+//! Whether a TCP connection is in use, and since when it has not been.
 //!
 //! In: requests that begin, and the bodies of their answers. Out: a future that resolves when nobody has used
 //! the connection for a while. An answer counts until hyper has let go of its body.
@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 /// The answers of one connection that are on their way.
 pub struct InFlight {
     open: AtomicU64,
-    /// Milliseconds after `start` at which the last answer ended.
+    /// When the last answer ended, in milliseconds after `start`.
     last: AtomicU64,
     start: Instant,
 }
@@ -35,7 +35,7 @@ impl InFlight {
         InFlightGuard(self.clone())
     }
 
-    /// Resolves when no answer was open for `limit`.
+    /// Resolves when no answer has been open for `limit`.
     pub async fn unused(&self, limit: Duration) {
         loop {
             let last = Duration::from_millis(self.last.load(Ordering::Relaxed));

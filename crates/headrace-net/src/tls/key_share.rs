@@ -1,8 +1,8 @@
 //! The key pair of the next handshake, made before somebody waits for it.
 //!
-//! Each end of a TLS 1.3 handshake makes a pair of its own for it, and no other (RFC 8446 §4.2.8); with X25519 that
-//! takes some 35 µs of a first token. A thread that makes handshakes keeps one pair ready, in memory alone, and
-//! makes the next when nobody waits. Without one ready, it is made when it is needed.
+//! Each end of a TLS 1.3 handshake makes a pair for this handshake alone (RFC 8446 §4.2.8); with X25519 that takes some
+//! 35 µs of a first token. A thread that makes handshakes keeps one pair ready, in memory alone, and
+//! makes the next one when nobody waits. Where none is ready, one is made when it is needed.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ thread_local! {
     static READY: RefCell<Option<Box<dyn ActiveKeyExchange>>> = const { RefCell::new(None) };
 }
 
-/// X25519, with what is ready on this thread.
+/// X25519, with the pair that is ready on this thread.
 #[derive(Debug)]
 pub struct Prepared;
 
@@ -28,12 +28,12 @@ impl SupportedKxGroup for Prepared {
     }
 }
 
-/// Makes one for the next handshake of this thread, if there is none. A client does it while an answer is on its
-/// way (`client/connect.rs`), a worker once a second (`upstream/warm.rs`).
+/// Makes a pair for the next handshake of this thread, if there is none. A client does it while an answer is on its way
+/// (`client/connect.rs`), and a worker once a second (`upstream/warm.rs`).
 pub fn prepare() {
     READY.with_borrow_mut(|ready| {
         if ready.is_none() {
-            // Where that fails, the handshake will say so.
+            // Where this fails, the handshake will say so.
             *ready = X25519.start().ok();
         }
     });
@@ -43,7 +43,7 @@ pub fn prepare() {
 mod tests {
     use super::*;
 
-    /// Its public key would tell if one were used twice.
+    /// The public key would tell if a pair were used twice.
     #[test]
     fn each_handshake_has_a_pair_of_its_own() {
         let mut keys = Vec::new();

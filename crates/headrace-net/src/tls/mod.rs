@@ -24,7 +24,8 @@ pub struct ServerTls {
     pub tcp: Arc<ServerConfig>,
 }
 
-/// `tickets`: of the QUIC listener, for early data; without them every handshake is a full one.
+/// The configurations of a server. `tickets`: those of the QUIC listener, for early data; without them every handshake
+/// is a full one.
 ///
 /// # Errors
 /// [`Kind::Config`] when either text holds nothing usable, or the two do not belong together.
@@ -54,7 +55,7 @@ pub fn server(
     match tickets {
         Some(tickets) => {
             quic.session_storage = tickets;
-            // RFC 9001 §4.6.1: the only value but 0.
+            // The only value but 0 that QUIC allows (RFC 9001 §4.6.1).
             quic.max_early_data_size = u32::MAX;
         }
         None => quic.send_tls13_tickets = 0,
@@ -65,7 +66,7 @@ pub fn server(
     Ok(ServerTls { quic: Arc::new(quic), tcp: Arc::new(tcp) })
 }
 
-/// What a client shows of itself: certificate chain and key, in PEM.
+/// What a client shows of itself: its certificate chain and key, in PEM.
 pub struct Identity {
     pub certificate_pem: String,
     pub key_pem: String,
@@ -78,7 +79,7 @@ pub enum Trust {
     System { ca_pem: String },
     /// Only those in this PEM text.
     Only { ca_pem: String },
-    /// Anybody. For experiments.
+    /// Anybody; for experiments.
     Anybody,
 }
 
@@ -139,8 +140,8 @@ fn private_key(pem: &str, setting: &str) -> Result<PrivateKeyDer<'static>, Error
     })
 }
 
-/// ring's, but AES-128 before AES-256: its keys are derived with SHA-256, for which processors have instructions, and
-/// a QUIC handshake derives some thirty. RFC 9001 needs this suite anyway, for Initial packets.
+/// ring's provider, but with AES-128 before AES-256: its keys are derived with SHA-256, for which processors have
+/// instructions, and a QUIC handshake derives some thirty. RFC 9001 needs this suite anyway, for Initial packets.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
     let preferred = rustls::CipherSuite::TLS13_AES_128_GCM_SHA256;

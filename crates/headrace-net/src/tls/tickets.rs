@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// Locks of which a handshake takes one.
+/// How many locks the store has; a handshake takes one of them.
 const SHARDS: usize = 16;
 
 /// A bounded store; the oldest tickets make room for new ones.
@@ -21,14 +21,14 @@ pub struct Tickets {
     shards: Vec<Mutex<Shard>>,
     most_per_shard: usize,
     lifetime: Duration,
-    /// Tickets that were shown and are not, or no more, known: used before, forgotten, of another process.
+    /// Tickets that were shown and are not known, or no longer: used before, forgotten, or another process's.
     pub unknown: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     sessions: HashMap<Vec<u8>, Session>,
-    /// Keys by age; those that were taken meanwhile are skipped.
+    /// The keys by age; those that were taken meanwhile are skipped.
     order: VecDeque<(Vec<u8>, Instant)>,
 }
 
@@ -39,7 +39,7 @@ struct Session {
 }
 
 impl Tickets {
-    /// `most`: tickets at one time.
+    /// `most`: how many tickets are kept at one time.
     pub fn new(most: usize, lifetime: Duration) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -61,7 +61,7 @@ impl Shard {
         while let Some((key, made)) = self.order.front() {
             let is_gone = self.sessions.get(key).is_none_or(|session| session.made != *made);
             let is_old = now.duration_since(*made) >= lifetime;
-            // The queue is bounded too: entries of taken tickets must not pile up behind one that stays.
+            // The queue is bounded, too: entries of tickets that were taken must not pile up behind one that stays.
             if !is_gone && !is_old && self.sessions.len() < most && self.order.len() < 2 * most {
                 return;
             }
@@ -84,7 +84,7 @@ impl StoresServerSessions for Tickets {
         true
     }
 
-    /// Of TLS 1.2, which this store does not serve.
+    /// TLS 1.2 asks for sessions by this; it is not served here.
     fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }

@@ -29,7 +29,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// `ca_pem`: certificates to trust beside the system's.
+    /// `ca_pem`: certificates that are trusted beside the system's.
     ///
     /// # Errors
     /// [`Kind::Config`].
@@ -43,7 +43,7 @@ impl Tls {
     }
 }
 
-/// A connection, and whether it speaks HTTP/2.
+/// Connects within `time`; says whether the connection speaks HTTP/2.
 ///
 /// # Errors
 /// [`Kind::UpstreamResolve`], [`Kind::UpstreamConnect`], [`Kind::UpstreamTls`], [`Kind::UpstreamConnectTimeout`].
@@ -57,7 +57,7 @@ async fn connect(tls: &Tls, target: &Target) -> Result<(Io, bool), Error> {
     let addresses = tokio::net::lookup_host((target.host.as_str(), target.port))
         .await
         .map_err(|error| Error::new(Kind::UpstreamResolve, format!("{name}: {error}")))?;
-    let mut last = Error::new(Kind::UpstreamResolve, format!("{name}: no address"));
+    let mut last = Error::new(Kind::UpstreamResolve, format!("{name}: the name has no address"));
     for address in addresses {
         match connect_to(address).await {
             Ok(stream) if target.is_tls => return handshake(tls, stream, target).await,
@@ -86,7 +86,9 @@ async fn handshake(tls: &Tls, stream: TcpStream, target: &Target) -> Result<(Io,
         TlsConnector::from(config).connect(name, stream).await.map_err(|error| failed(error.to_string()))?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if target.protocol == UpstreamProtocol::Http2 && !is_http2 {
-        return Err(failed("it does not speak HTTP/2".to_owned()));
+        return Err(failed(
+            "it does not speak HTTP/2; set the upstream's protocol to auto or http1".to_owned(),
+        ));
     }
     Ok((Io::Tls(Box::new(stream)), is_http2))
 }

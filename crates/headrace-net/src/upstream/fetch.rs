@@ -1,4 +1,4 @@
-//! An answer for the gateway itself: read whole, not relayed.
+//! An answer for the gateway itself: it is read whole, not relayed.
 
 use bytes::Bytes;
 use headrace_core::{Error, Kind};
@@ -17,7 +17,7 @@ pub struct Fetched {
 /// Asks a model server on the gateway's own behalf. The answer is whole, and at most `max_bytes` long.
 ///
 /// # Errors
-/// Of side [`headrace_core::Side::Upstream`].
+/// Errors of [`headrace_core::Side::Upstream`].
 pub async fn fetch(
     upstreams: &Upstreams,
     request: &UpstreamRequest,
@@ -33,7 +33,10 @@ pub async fn fetch(
             match std::future::poll_fn(poll).await? {
                 Progress::End(_) => return Ok(()),
                 Progress::Data if whole.len() > max_bytes => {
-                    return Err(Error::new(Kind::UpstreamProtocol, "the answer is too large"));
+                    return Err(Error::new(
+                        Kind::UpstreamProtocol,
+                        format!("the answer has more than {max_bytes} bytes"),
+                    ));
                 }
                 Progress::Data => {}
             }

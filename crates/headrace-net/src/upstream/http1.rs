@@ -18,7 +18,7 @@ use crate::config::UpstreamConfig;
 use crate::upstream::connect::Io;
 use crate::upstream::{Answer, AnswerBody, Progress, UpstreamRequest};
 
-/// Bytes read from a model server at once.
+/// How many bytes are read from a model server at once.
 const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
@@ -71,7 +71,7 @@ async fn write_and_read_head(
 ) -> Result<(http1::Head, Bytes, bool), Failure> {
     let (mut reader, mut writer) = tokio::io::split(io);
     let write = async {
-        // One segment where one is enough.
+        // One segment, where one is enough.
         if body.len() < 16 * 1024 {
             writer.write_all(&[head.as_ref(), body.as_ref()].concat()).await?;
         } else {

@@ -67,7 +67,7 @@ pub async fn open_pooled(
 /// Makes a connection of `io`, and sends the request on it.
 ///
 /// # Errors
-/// Of side [`headrace_core::Side::Upstream`].
+/// Errors of [`headrace_core::Side::Upstream`].
 pub async fn open_new(
     upstreams: &Upstreams,
     io: Io,
@@ -97,7 +97,7 @@ pub async fn connect(
         .await
         .map_err(|error| Error::new(Kind::UpstreamProtocol, error.to_string()))?;
     tokio::spawn(async move {
-        // How it ended is told to each of its streams.
+        // Each of its streams is told how it ended.
         let _ = connection.await;
     });
     upstreams.http2.put(target.clone(), sender.clone());
@@ -112,9 +112,12 @@ async fn send(
 ) -> Result<Answer, Error> {
     let target = &request.target;
     let scheme = if target.is_tls { "https" } else { "http" };
-    let uri: Uri = format!("{scheme}://{}{}", target.authority(), request.path)
-        .parse()
-        .map_err(|error| Error::new(Kind::BadRequest, format!("the path cannot be sent on: {error}")))?;
+    let uri: Uri = format!("{scheme}://{}{}", target.authority(), request.path).parse().map_err(|error| {
+        Error::new(
+            Kind::BadRequest,
+            format!("the path cannot be sent on: {error}; it must be an absolute path (RFC 9110 §4)"),
+        )
+    })?;
     let mut message = Request::new(RequestBody(Some(body.clone()).filter(|body| !body.is_empty())));
     *message.method_mut() = request.method.clone();
     *message.uri_mut() = uri;

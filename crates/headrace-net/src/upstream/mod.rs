@@ -32,13 +32,13 @@ use warm::{Demand, InFlight};
 /// Which protocol a model server is spoken to in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamProtocol {
-    /// What ALPN says over TLS, HTTP/1.1 without.
+    /// What ALPN says over TLS, and HTTP/1.1 without TLS.
     Auto,
     Http1,
     Http2,
 }
 
-/// Where a model server is; what connections are pooled by.
+/// Where a model server is; connections are pooled by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub is_tls: bool,
@@ -67,7 +67,7 @@ pub struct UpstreamRequest {
     pub path: String,
     pub headers: HeaderMap,
     pub connect_timeout: Duration,
-    /// From the request's last byte to the answer's head.
+    /// The longest time from the request's last byte to the answer's head.
     pub head_timeout: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Upstreams {
         self.demand.begin(&request.target, request.connect_timeout, self.worker, Instant::now())
     }
 
-    /// Idle connections of HTTP/1.1.
+    /// How many idle connections of HTTP/1.1 there are.
     pub fn pooled(&self) -> usize {
         self.pool.len()
     }
@@ -125,7 +125,7 @@ impl Upstreams {
 /// Sends a request; resolves with the head of its answer.
 ///
 /// # Errors
-/// Of side [`headrace_core::Side::Upstream`], before anything was answered.
+/// Errors of [`headrace_core::Side::Upstream`]; nothing was answered then.
 pub async fn open(upstreams: &Upstreams, request: &UpstreamRequest, body: &Bytes) -> Result<Answer, Error> {
     if let Some(answer) = http2::open_pooled(upstreams, request, body).await {
         return answer;
@@ -133,7 +133,7 @@ pub async fn open(upstreams: &Upstreams, request: &UpstreamRequest, body: &Bytes
     let limits = &upstreams.limits;
     while let Some(io) = upstreams.pool.take(&request.target) {
         match http1::exchange_heads(limits, io, request, body, true).await {
-            // The model server had closed the idle connection meanwhile: that is nobody's failure.
+            // The model server had closed the idle connection meanwhile, which is not a failure.
             Err(Failure::BeforeAnyByte) => {}
             Err(Failure::Final(error)) => return Err(error),
             Ok(answer) => return Ok(answer),
@@ -150,7 +150,7 @@ pub async fn open(upstreams: &Upstreams, request: &UpstreamRequest, body: &Bytes
     })
 }
 
-/// Opens `count` connections to have them ready; one, where it speaks HTTP/2.
+/// Opens `count` connections to have them ready, or one, where the model server speaks HTTP/2.
 pub async fn connect_ahead(upstreams: &Upstreams, target: &Target, connect_timeout: Duration, count: usize) {
     for _ in 0..count {
         if upstreams.http2.is_open(target) {

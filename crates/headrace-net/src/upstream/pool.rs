@@ -47,7 +47,7 @@ impl Pool {
         idle.retain(|_, kept| !kept.is_empty());
     }
 
-    /// How many to the target will still be kept in `time`.
+    /// How many connections to the target will still be kept after `time`.
     pub fn lasting(&self, target: &Target, time: Duration) -> usize {
         let idle = self.lock();
         let lasts = |since: &Instant| since.elapsed() + time < self.max_idle;

@@ -1,8 +1,8 @@
 //! Connections to model servers that are ready before a request needs them.
 //!
-//! In: the beginnings and ends of requests. Out: how many connections to each model server a worker keeps. As
-//! many as requests ran at one time within the window, shared out evenly among the workers, for which of them
-//! the next client comes to is chance; each has one at least. A model server that nobody uses is left alone.
+//! In: the beginnings and ends of requests. Out: how many connections to each model server a worker keeps: as many as
+//! requests ran at one time within the window, shared out evenly among the workers, because it is chance to which of
+//! them the next client comes; each has at least one. A model server that nobody uses is left alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use crate::tls::key_share;
 use crate::upstream::{Target, Upstreams, connect_ahead};
 
-/// Parts of the window, of which each has its highest number: what is older than the window goes part by part.
+/// How many parts the window has. Each has its highest number, so that what is older than the window goes part by part.
 const PARTS: u64 = 6;
-/// Between two looks at what is idle.
+/// The time between two looks at what is idle.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// Who uses which model server.
+/// How much each model server is in demand.
 pub struct Demand {
     start: Instant,
     window: Duration,
@@ -26,9 +26,9 @@ pub struct Demand {
 
 struct TargetDemand {
     connect_timeout: Duration,
-    /// Running requests, by worker.
+    /// How many requests run, by worker.
     busy: Vec<usize>,
-    /// Number of a part of the window, and the most that ran at one time in it.
+    /// The number of a part of the window, and the most that ran at one time in it.
     peaks: [(u64, usize); PARTS as usize],
 }
 
@@ -66,12 +66,12 @@ pub struct Wanted {
 }
 
 impl Demand {
-    /// `window`: for how long a use counts; zero: nothing is kept ready.
+    /// `window`: for how long a request counts; zero: nothing is kept ready.
     pub fn new(window: Duration, workers: usize, now: Instant) -> Self {
         Self { start: now, window, workers, all: Mutex::default() }
     }
 
-    /// Of a request that runs from now on.
+    /// Counts a request that runs from now on, until what is returned is dropped.
     pub fn begin(
         self: &Arc<Self>,
         target: &Target,
@@ -117,7 +117,7 @@ impl Demand {
 
     fn part(&self, now: Instant) -> u64 {
         let length = (self.window.as_millis() as u64 / PARTS).max(1);
-        // From one on: a part that never was is no part.
+        // Numbers begin behind the first window: `peaks` begins with zeros, which no part has as its number.
         PARTS + now.duration_since(self.start).as_millis() as u64 / length
     }
 

@@ -16,11 +16,11 @@ use crate::quic::congestion::Factory;
 use crate::quic::echo::counts::Counters;
 use crate::quic::echo::handoff::{CopyHandoff, Network, PendingCopies};
 
-/// A packet is not lost because so many after it arrived: its copy may come behind them. What counts is time
-/// (RFC 9002 §6.1.2).
+/// How many later packets must arrive before a packet counts as lost. It is large, because the copy of a packet may come
+/// behind several later ones: what decides is time (RFC 9002 §6.1.2).
 pub const PACKET_THRESHOLD: u32 = 32;
 
-/// The same controllers, which say what is copied.
+/// The same controllers, which also say what is copied.
 pub fn factory(handoff: &Arc<CopyHandoff>, inner: Factory) -> Factory {
     Arc::new(EchoFactory { inner, handoff: handoff.clone() })
 }
@@ -37,18 +37,18 @@ impl ControllerFactory for EchoFactory {
     }
 }
 
-/// A controller, and what its path shows.
+/// A controller, and what its path has shown.
 struct EchoController {
     inner: Box<dyn Controller>,
     handoff: Arc<CopyHandoff>,
     path: Path,
     network: Arc<Network>,
     is_told: bool,
-    /// Of this connection.
+    /// What is counted of this connection.
     counters: Arc<Counters>,
-    /// Of the path, what is counted already.
+    /// What of the path's counts is in the counters already.
     counted: Counted,
-    /// Of acknowledged packets, smoothed.
+    /// The size of acknowledged packets, smoothed.
     packet_bytes: u64,
     now: Instant,
 }
@@ -122,7 +122,7 @@ impl Controller for EchoController {
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent: bool, lost_bytes: u64) {
         self.inner.on_congestion_event(now, sent, is_persistent, lost_bytes);
-        // No bytes: a router's mark (ECN-CE), not a loss.
+        // Without bytes it is a router's mark (ECN-CE), not a loss.
         let packets = lost_bytes.div_ceil(self.packet_bytes.max(1));
         self.path.handle_lost(now, sent, packets.min(u32::MAX.into()) as u32);
         self.count();
@@ -140,7 +140,7 @@ impl Controller for EchoController {
         self.inner.metrics()
     }
 
-    /// For another path, of which nothing is known yet: the peer's port changed.
+    /// quinn clones the controller for another path, of which nothing is known yet: the peer's port changed.
     fn clone_box(&self) -> Box<dyn Controller> {
         let packet_bytes = self.packet_bytes.min(u16::MAX.into()) as u16;
         let (inner, counters) = (self.inner.clone_box(), self.counters.clone());
@@ -156,7 +156,7 @@ impl Controller for EchoController {
     }
 }
 
-/// What is counted of a connection whose controller this is; `None`: it has no echo.
+/// The counters of the connection that has this controller; `None`: it has no echo.
 pub fn counters(controller: Box<dyn Controller>) -> Option<Arc<Counters>> {
     let controller = controller.into_any().downcast::<EchoController>().ok()?;
     Some(controller.counters.clone())

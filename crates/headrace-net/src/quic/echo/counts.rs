@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counted while it goes on, by whoever shares it.
+/// What is counted while it goes on, by all that share it.
 #[derive(Debug, Default)]
 pub struct Counters {
     copies: AtomicU64,
@@ -13,9 +13,10 @@ pub struct Counters {
     doubtful: AtomicU64,
 }
 
+/// The counts at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Copies that were sent, batches as one.
+    /// Copies that were sent; a batch counts as one.
     pub copies: u64,
     pub copied_bytes: u64,
     /// Lost packets of which a copy arrived, as far as acknowledgements show.

@@ -15,10 +15,10 @@ use headrace_core::recovery::echo::{Copies, Settings};
 
 use crate::quic::echo::counts::Counters;
 
-/// The first bit of a long header: a handshake's packet (RFC 9000 §17.2).
+/// The first bit of a long header, which packets of a handshake have (RFC 9000 §17.2).
 const LONG: u8 = 0x80;
 
-/// And those that tell an Initial packet from the others with a long header.
+/// The bits that tell an Initial packet from the others with a long header.
 const LONG_KIND: u8 = 0x30;
 
 /// What the congestion controllers of one thread hand to its sockets.
@@ -29,7 +29,7 @@ pub struct CopyHandoff {
     pending: Mutex<Option<PendingCopies>>,
     memory: Mutex<Memory>,
     amplification: Mutex<Amplification>,
-    /// Of all connections.
+    /// What is counted of all connections.
     pub counters: Arc<Counters>,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct PendingCopies {
     pub counters: Arc<Counters>,
 }
 
-/// What becomes of a datagram.
+/// How a datagram is sent.
 #[derive(Clone, Debug)]
 pub enum SendDecision {
     SendOnce,
-    /// Copies are counted with the connection's counters, too.
+    /// It is sent now, and copies of it later; they are counted with the connection's counters, too.
     SendWithCopies(Instant, Copies, Arc<Counters>),
-    /// Copies took its place: more would be too much for an address that may be somebody else's.
+    /// It is not sent: copies have used what may be sent to an address that may be somebody else's.
     Withhold,
 }
 
-/// Where a path leads: the socket knows, and the memory of networks.
+/// Where a path leads, which the socket knows, and what is remembered of that network.
 #[derive(Default)]
 pub(super) struct Network {
     pub address: OnceLock<IpAddr>,
@@ -72,7 +72,7 @@ impl CopyHandoff {
         }
     }
 
-    /// A datagram (or a batch) leaves now: what becomes of it.
+    /// A datagram (or a batch) leaves now; the result says how.
     pub fn take(&self, to: SocketAddr, contents: &[u8]) -> SendDecision {
         if !self.has_pending.swap(false, Ordering::Relaxed) {
             return SendDecision::SendOnce;
@@ -92,7 +92,7 @@ impl CopyHandoff {
             match lock(&self.amplification).spend(to, bytes) {
                 Some(false) => return SendDecision::Withhold,
                 Some(true) if is_long => {}
-                // Nothing is known of the first datagrams after a change of path.
+                // The first datagrams after a change of path are not copied: nothing is known of the address.
                 _ => return SendDecision::SendOnce,
             }
         } else if is_long && self.is_server {
@@ -114,7 +114,7 @@ impl CopyHandoff {
         !self.is_server
     }
 
-    /// A datagram came. Only a server's handshakes are counted.
+    /// Notes that a datagram came. Only those of a server's handshakes are counted.
     pub fn handle_received(&self, from: SocketAddr, contents: &[u8]) {
         if self.is_server && is_long(contents) {
             lock(&self.amplification).handle_received(from, contents.len() as u64);
@@ -126,12 +126,12 @@ impl CopyHandoff {
         lock(&self.amplification).spend_copy(to, bytes as u64)
     }
 
-    /// What a path showed of its network when it ended, for the next connection to it.
+    /// Remembers what a path has shown of its network, for the next connection to it.
     pub(super) fn remember(&self, now: Instant, address: IpAddr, known: Known) {
         lock(&self.memory).note(now, address, known);
     }
 
-    /// Networks that are remembered, and addresses of handshakes.
+    /// How many networks are remembered, and how many addresses of handshakes.
     pub fn held(&self) -> (usize, usize) {
         (lock(&self.memory).len(), lock(&self.amplification).len())
     }
@@ -146,7 +146,7 @@ fn is_long(contents: &[u8]) -> bool {
     contents.first().is_some_and(|first| first & LONG != 0)
 }
 
-/// It begins with an Initial packet (RFC 9000 §17.2.2).
+/// Whether a datagram begins with an Initial packet (RFC 9000 §17.2.2).
 pub fn is_initial(contents: &[u8]) -> bool {
     contents.first().is_some_and(|first| first & (LONG | LONG_KIND) == LONG)
 }

@@ -1,7 +1,7 @@
 //! A socket that sends some datagrams again.
 //!
-//! In: a socket, and the handoff on which controllers mark datagrams (`quic/echo/controller.rs`). Out: the same socket, with an echo. One
-//! timer for all copies; it sleeps while there are none.
+//! In: a socket, and the handoff by which controllers say what is copied (`quic/echo/handoff.rs`). Out: the same socket,
+//! with an echo. One timer serves all copies; it sleeps while there are none.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::quic::echo::counts::Counters;
 use crate::quic::echo::handoff::{CopyHandoff, SendDecision, is_initial};
 
-/// Where a copy goes, and how: as its original.
+/// Where a copy goes, and how: the same as its original.
 struct How {
     destination: SocketAddr,
     ecn: Option<EcnCodepoint>,
@@ -34,7 +34,7 @@ struct EchoSocket {
     inner: Arc<dyn AsyncUdpSocket>,
     handoff: Arc<CopyHandoff>,
     queue: Mutex<Queue<How>>,
-    /// Of a client: the server has the first flight.
+    /// The server has a client's first flight.
     is_answered: AtomicBool,
     /// Something is due earlier than the timer knows, or the socket is gone.
     wake: Arc<Notify>,
@@ -74,7 +74,7 @@ async fn send_copies(socket: Weak<EchoSocket>, wake: Arc<Notify>) {
 }
 
 impl EchoSocket {
-    /// Sends copies that are due; when the next one is.
+    /// Sends the copies that are due; the result is when the next one is.
     fn send_due(&self) -> Option<Instant> {
         let (now, mut queue) = (Instant::now(), self.queue());
         while queue.poll_copy(now, |copy| self.send_copy(copy)) {}
@@ -87,7 +87,7 @@ impl EchoSocket {
         if is_unvalidated && !self.handoff.may_copy(destination, contents.len()) {
             return;
         }
-        // One that does not fit into the socket now would only be late.
+        // A copy that does not fit into the socket now would only be late.
         if self.inner.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip }).is_ok() {
             counters.count_copy(contents.len());
             self.handoff.counters.count_copy(contents.len());
@@ -131,7 +131,7 @@ impl AsyncUdpSocket for EchoSocket {
         let mut queue = self.queue();
         let before = queue.next_due();
         queue.push(now, how, contents, copies.after());
-        // Some leave right behind.
+        // Some copies leave right behind their original.
         while queue.poll_copy(now, |copy| self.send_copy(copy)) {}
         if queue.next_due() != before {
             self.wake.notify_one();
