@@ -232,8 +232,8 @@ class RelayRequest:
 
 @final
 class ReplayBudget:
-    """What all kept answers may hold together. Beyond `max_bytes`, one that grows keeps only what nobody has read
-    yet."""
+    """What all kept answers may hold together. Beyond `max_bytes`, one that grows keeps only what nobody has
+    read yet."""
 
     def __new__(cls, *, max_bytes: int) -> ReplayBudget: ...
     @property
@@ -395,15 +395,15 @@ class Exchange:
         """Relays an upstream's answer; see `RelayReport` for how it may end."""
 
     def relay_into(self, request: RelayRequest, buffer: ReplayBuffer) -> asyncio.Future[RelayReport]:
-        """Begins to relay an upstream's answer into a buffer, for `replay`. The body is the buffer's, unless the
-        request has one.
+        """Begins to relay an upstream's answer into a buffer, for `replay`. The body is the buffer's, unless
+        the request has one.
 
         May be awaited beside `replay`. An `untouched` report leaves the buffer open for another upstream.
         """
 
     def replay(self, buffer: ReplayBuffer) -> asyncio.Future[RelayReport]:
-        """Tells the buffered answer to the client, from its first byte to its end. `untouched`: it ended without a
-        head, or had `failed` before."""
+        """Tells the buffered answer to the client, from its first byte to its end. `untouched`: it ended
+        without a head, or had `failed` before."""
 
     @property
     def may_be_replay(self) -> bool:
