@@ -214,21 +214,20 @@ impl Relaying<'_> {
         watchdog: &mut Watchdog,
     ) -> Poll<Result<bool, Error>> {
         let Relaying { splitter, report, client, is_done_mark_sent, .. } = self;
-        let (mut events, mut bytes) = (0, 0);
+        let (events_before, mut bytes) = (report.events, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
             splitter.handle_data(data, |piece| {
-                events += u64::from(piece.is_event);
+                report.note_piece(&piece);
                 *is_done_mark_sent |= piece.is_done_mark();
                 client.down.queue_data(&piece);
             });
         });
         if bytes > 0 {
             report.bytes += bytes;
-            report.events += events;
             client.progress.bytes.store(report.bytes, Ordering::Relaxed);
             client.progress.events.store(report.events, Ordering::Relaxed);
-            watchdog.handle_arrival(Instant::now(), events, report);
+            watchdog.handle_arrival(Instant::now(), report.events - events_before, report);
         }
         match read {
             Poll::Ready(Ok(upstream::Progress::Data)) => Poll::Ready(Ok(true)),
@@ -298,7 +297,7 @@ impl Relaying<'_> {
                 Action::QueueRest => {
                     let Relaying { splitter, report, client, .. } = self;
                     splitter.handle_end(|piece| {
-                        report.events += u64::from(piece.is_event);
+                        report.note_piece(&piece);
                         client.down.queue_data(&piece);
                     });
                     if let Some(trailers) = self.trailers.take() {

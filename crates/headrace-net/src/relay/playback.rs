@@ -133,7 +133,7 @@ impl Playback<'_> {
                     }
                     self.is_done_mark_sent |= piece.is_done_mark();
                     self.report.bytes += piece.len() as u64;
-                    self.report.events += u64::from(entry.is_event);
+                    self.report.note_piece(&piece);
                     self.cursor += 1;
                 }
                 Place::Open => return Look::Open,

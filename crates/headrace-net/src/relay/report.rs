@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use headrace_core::Error;
-use headrace_core::events::Framing;
+use headrace_core::events::{Framing, Piece};
 use headrace_core::relay::Cause;
 use headrace_core::stats::Histogram;
 use http::StatusCode;
@@ -55,6 +55,11 @@ impl RelayReport {
     pub fn gone(gone: Gone) -> Self {
         let cause = if gone == Gone::Stopped { Cause::Stopped } else { Cause::Lost };
         Self { cause, end: End::Reset, ..Self::begin() }
+    }
+
+    /// Counts a piece that is handed on.
+    pub fn note_piece(&mut self, piece: &Piece<'_>) {
+        self.events += u64::from(piece.is_event);
     }
 
     /// A report of a relay that begins now.
