@@ -19,7 +19,7 @@ use crate::quic::stream_code;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The time for closing frames to leave at the end of the process.
-const LEAVING: Duration = Duration::from_millis(20);
+const CLOSING_TIME: Duration = Duration::from_millis(20);
 
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 /// The process that listens to the kernel; a child that was forked from it has to begin anew.
@@ -48,7 +48,7 @@ pub fn close_all() {
     let live: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
     let live = live.iter().filter(|each| each.quic.close_reason().is_none());
     if live.map(|each| each.quic.close(stream_code(code::NO_ERROR), b"")).count() > 0 {
-        std::thread::sleep(LEAVING);
+        std::thread::sleep(CLOSING_TIME);
     }
 }
 

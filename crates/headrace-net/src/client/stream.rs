@@ -97,7 +97,7 @@ impl State {
         }
     }
 
-    fn wake_if_news(&mut self) {
+    fn wake_waiters(&mut self) {
         if self.stream.is_some() || self.end.is_some() {
             self.waiting_for_stream.drain(..).for_each(|reply| reply.send(Ok(())));
         }
@@ -130,7 +130,7 @@ impl Answer {
     pub fn update(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
-        state.wake_if_news();
+        state.wake_waiters();
     }
 
     /// Forgets a stream whose answer has not begun; false when it has.
@@ -220,7 +220,7 @@ impl ResponseStream {
     pub fn wait_stream(&self, reply: Reply<()>) {
         let mut state = self.answer.lock();
         state.waiting_for_stream.push(reply);
-        state.wake_if_news();
+        state.wake_waiters();
     }
 
     /// Sends a piece of the request's body; answers when there is room for the next one.
@@ -252,14 +252,14 @@ impl ResponseStream {
     pub fn wait_head(&self, reply: Reply<()>) {
         let mut state = self.answer.lock();
         state.waiting_for_head.push(reply);
-        state.wake_if_news();
+        state.wake_waiters();
     }
 
     /// Answers when there are chunks to take, or the stream has ended.
     pub fn wait_more(&self, reply: Reply<()>) {
         let mut state = self.answer.lock();
         state.waiting_for_more.push(reply);
-        state.wake_if_news();
+        state.wake_waiters();
     }
 
     /// The head and when it was read, once it is there.
