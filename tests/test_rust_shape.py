@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # Each room may import what stands in a line before its own, and itself.
 ROOMS = {
     "headrace-core": [
-        ["budget", "fields", "memory", "stats"],
+        ["budget", "fields", "json_fields", "memory", "stats"],
         ["http1", "http3", "recovery"],
         ["error"],
         [""],  # the crate's root names the errors
