@@ -82,7 +82,11 @@ def bad_files(folder: Path) -> dict[str, tuple[str, str, str]]:
     return {
         "no file": ("none.pem", "good.key", "tls.certificate: cannot read none.pem: No such file"),
         "a folder": ("folder.pem", "good.key", "tls.certificate: cannot read folder.pem: Is a directory"),
-        "not text": ("binary.pem", "good.key", "tls.certificate: expected a PEM file, and binary.pem is not text"),
+        "not text": (
+            "binary.pem",
+            "good.key",
+            "tls.certificate: expected a PEM file, and binary.pem is not text",
+        ),
         "empty": ("empty.pem", "good.key", "tls.certificate: empty.pem: holds no certificate"),
         "not PEM": ("text.pem", "good.key", "tls.certificate: text.pem: holds no certificate"),
         "broken PEM": ("broken.pem", "good.key", "tls.certificate: broken.pem: is not PEM"),

