@@ -13,18 +13,18 @@ import ssl
 import time
 from typing import Any
 
+from headrace_lab.clients.client import Destination, Request
 from headrace_lab.clients.sink import Sink
-from headrace_lab.clients.wire import Ask, Where
 
 CANCELLED = 0x10C
 """H3_REQUEST_CANCELLED (RFC 9114 §8.1)."""
 
 
-class ForeignWire:
+class ForeignClient:
     """One connection. `library`: `aioquic` or `qh3`."""
 
-    def __init__(self, where: Where, library: str) -> None:
-        self.where, self.library = where, library
+    def __init__(self, destination: Destination, library: str) -> None:
+        self.destination, self.library = destination, library
         self.stack = contextlib.AsyncExitStack()
         self.protocol: Any = None
 
@@ -33,32 +33,36 @@ class ForeignWire:
             return importlib.import_module(f"{self.library}.{name}")
 
         configuration = part("quic.configuration").QuicConfiguration(
-            is_client=True, alpn_protocols=["h3"], server_name=_name(self.where.host)
+            is_client=True, alpn_protocols=["h3"], server_name=_name(self.destination.host)
         )
         configuration.max_data, configuration.max_stream_data = 128 * 1024 * 1024, 1024 * 1024
-        if self.where.ca:
-            configuration.load_verify_locations(cafile=str(self.where.ca))
+        if self.destination.ca:
+            configuration.load_verify_locations(cafile=str(self.destination.ca))
         else:
             configuration.verify_mode = ssl.CERT_NONE
         connecting = part("asyncio.client").connect(
-            self.where.host,
-            self.where.port,
+            self.destination.host,
+            self.destination.port,
             configuration=configuration,
             create_protocol=_protocol(self.library),
             wait_connected=True,
         )
         self.protocol = await asyncio.wait_for(self.stack.enter_async_context(connecting), 10)
 
-    async def ask(self, ask: Ask, sink: Sink) -> _Answer:
+    async def send(self, request: Request, sink: Sink) -> _Answer:
         protocol = self.protocol
         stream = protocol._quic.get_next_available_stream_id()
         protocol.sinks[stream] = sink
-        fields = [(":method", ask.method), (":scheme", "https"), (":authority", self.where.authority)]
-        fields += [(":path", ask.path), *ask.fields, ("content-length", str(len(ask.body)))]
+        fields = [
+            (":method", request.method),
+            (":scheme", "https"),
+            (":authority", self.destination.authority),
+        ]
+        fields += [(":path", request.path), *request.fields, ("content-length", str(len(request.body)))]
         encoded = [(name.encode(), value.encode()) for name, value in fields]
-        protocol.http.send_headers(stream, encoded, end_stream=not ask.body)
-        if ask.body:
-            protocol.http.send_data(stream, ask.body, end_stream=True)
+        protocol.http.send_headers(stream, encoded, end_stream=not request.body)
+        if request.body:
+            protocol.http.send_data(stream, request.body, end_stream=True)
         sink.sent_ns = time.monotonic_ns()
         protocol.transmit()
         return _Answer(protocol, stream)

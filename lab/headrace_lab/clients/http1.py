@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from headrace_lab.clients.client import Destination, Request
 from headrace_lab.clients.sink import Sink
-from headrace_lab.clients.wire import Ask, Where
 
 
-class Http1Wire:
+class Http1Client:
     """Connections that were opened in advance serve the first answers; further answers open their own."""
 
-    def __init__(self, where: Where) -> None:
-        self.where = where
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
         self.idle: list[_Answer] = []
         self.all: list[_Answer] = []
 
@@ -24,21 +24,23 @@ class Http1Wire:
 
     async def _open(self) -> _Answer:
         loop = asyncio.get_running_loop()
-        context = self.where.tls(["http/1.1"])
-        _, answer = await loop.create_connection(_Answer, self.where.host, self.where.port, ssl=context)
+        context = self.destination.tls(["http/1.1"])
+        _, answer = await loop.create_connection(
+            _Answer, self.destination.host, self.destination.port, ssl=context
+        )
         self.all.append(answer)
         return answer
 
-    async def ask(self, ask: Ask, sink: Sink) -> _Answer:
+    async def send(self, request: Request, sink: Sink) -> _Answer:
         free = [answer for answer in self.idle if not answer.is_closed]
         answer = free[0] if free else await self._open()
         self.idle = free[1:]
-        lines = [f"{ask.method} {ask.path} HTTP/1.1", f"host: {self.where.authority}"]
-        lines += [f"{name}: {value}" for name, value in ask.fields]
-        lines += [f"content-length: {len(ask.body)}", "", ""]
+        lines = [f"{request.method} {request.path} HTTP/1.1", f"host: {self.destination.authority}"]
+        lines += [f"{name}: {value}" for name, value in request.fields]
+        lines += [f"content-length: {len(request.body)}", "", ""]
         answer.begin(sink, lambda: self.idle.append(answer))
         sink.sent_ns = time.monotonic_ns()
-        answer.transport.write("\r\n".join(lines).encode() + ask.body)
+        answer.transport.write("\r\n".join(lines).encode() + request.body)
         return answer
 
     def migrate(self) -> None:

@@ -19,28 +19,28 @@ from h2.events import (
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 
+from headrace_lab.clients.client import Destination, Request
 from headrace_lab.clients.sink import Sink
-from headrace_lab.clients.wire import Ask, Where
 
 # How much of one answer, and of all on a connection, may be unread: as in headrace's own client over HTTP/3.
 STREAM_WINDOW = 1024 * 1024
 CONNECTION_WINDOW = 128 * 1024 * 1024
 
 
-class Http2Wire:
+class Http2Client:
     """One connection."""
 
-    def __init__(self, where: Where) -> None:
-        self.where = where
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
         self.protocol: _Connection
 
     async def connect(self) -> None:
         """Opens the connection. A request may go out before the server's settings are there (RFC 9113
         §3.4)."""
         loop = asyncio.get_running_loop()
-        context = self.where.tls(["h2"])
+        context = self.destination.tls(["h2"])
         _, self.protocol = await loop.create_connection(
-            _Connection, self.where.host, self.where.port, ssl=context
+            _Connection, self.destination.host, self.destination.port, ssl=context
         )
         if context is not None:
             chosen = self.protocol.transport.get_extra_info("ssl_object").selected_alpn_protocol()
@@ -48,10 +48,14 @@ class Http2Wire:
                 self.protocol.transport.abort()
                 raise ConnectionError(f"the server speaks {chosen or 'no HTTP/2'} there, not h2")
 
-    async def ask(self, ask: Ask, sink: Sink) -> _Answer:
-        fields = [(":method", ask.method), (":scheme", "https"), (":authority", self.where.authority)]
-        fields += [(":path", ask.path), *ask.fields, ("content-length", str(len(ask.body)))]
-        return self.protocol.ask(fields, ask.body, sink)
+    async def send(self, request: Request, sink: Sink) -> _Answer:
+        fields = [
+            (":method", request.method),
+            (":scheme", "https"),
+            (":authority", self.destination.authority),
+        ]
+        fields += [(":path", request.path), *request.fields, ("content-length", str(len(request.body)))]
+        return self.protocol.ask(fields, request.body, sink)
 
     def migrate(self) -> None:
         raise NotImplementedError("TCP cannot move")

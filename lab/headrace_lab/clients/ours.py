@@ -10,38 +10,40 @@ from headrace import _engine
 from headrace.client import Connection, Response, Trust, connect
 from headrace.client.connection import config
 from headrace.errors import HeadraceError
+from headrace_lab.clients.client import Destination, Request
 from headrace_lab.clients.sink import Sink
-from headrace_lab.clients.wire import Ask, Where
 
 
 @cache
-def _remembered(where: Where, trust: Trust) -> _engine.ClientConfig:
+def _remembered(destination: Destination, trust: Trust) -> _engine.ClientConfig:
     """Makes one configuration for all connections to a server: tickets are kept with it."""
     return config(trust)
 
 
-class OursWire:
+class OurClient:
     """One connection."""
 
-    def __init__(self, where: Where) -> None:
-        self.where = where
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
         self.connection: Connection
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
-        trust = Trust(self.where.ca) if self.where.ca else Trust(anybody=True)
-        if self.where.resumed:
+        trust = Trust(self.destination.ca) if self.destination.ca else Trust(anybody=True)
+        if self.destination.resumed:
             # The handshake is not waited for: a request leaves with the first flight.
-            made = _remembered(self.where, trust)
-            raw = _engine.Connection.open(made, self.where.host, self.where.port, self.where.host)
-            self.connection = Connection(raw, self.where.authority)
+            made = _remembered(self.destination, trust)
+            raw = _engine.Connection.open(
+                made, self.destination.host, self.destination.port, self.destination.host
+            )
+            self.connection = Connection(raw, self.destination.authority)
         else:
-            self.connection = await connect(self.where.url, trust)
+            self.connection = await connect(self.destination.url, trust)
 
-    async def ask(self, ask: Ask, sink: Sink) -> _Answer:
+    async def send(self, request: Request, sink: Sink) -> _Answer:
         sink.sent_ns = time.monotonic_ns()
         response = self.connection.request(
-            ask.method, ask.path, list(ask.fields), ask.body, early=self.where.resumed
+            request.method, request.path, list(request.fields), request.body, early=self.destination.resumed
         )
         answer = _Answer(response, sink)
         task = asyncio.ensure_future(answer.read())

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace_lab.clients.choose import wire
+from headrace_lab.clients.choose import make_client
+from headrace_lab.clients.client import Client, Destination, Handle, Request
 from headrace_lab.clients.sink import UNFINISHED, Sink
-from headrace_lab.clients.wire import Ask, Handle, Where, Wire
 
 WARM_UP = {"events": 2, "interval_s": 0.001}
 BULK = {"events": 10**7, "interval_s": 0, "framing": "raw", "size": 16_000}
@@ -88,17 +88,17 @@ class Run:
 
     load: Workload
     sinks: list[Sink] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
     bulk_sinks: list[Sink] = field(default_factory=list)
     t0_ns: int = 0
     handles: dict[int, Handle] = field(default_factory=dict)
     late: list[float] = field(default_factory=list)
     """How many seconds too late this loop woke, at each of its ticks."""
 
-    def where(self) -> Where:
-        return Where(self.load.url, Path(self.load.ca) if self.load.ca else None, self.load.resumed)
+    def destination(self) -> Destination:
+        return Destination(self.load.url, Path(self.load.ca) if self.load.ca else None, self.load.resumed)
 
-    def ask(self, script: dict[str, Any], tag: str, seed: int) -> Ask:
+    def request(self, script: dict[str, Any], tag: str, seed: int) -> Request:
         body = dict(self.load.request)
         if not body:
             body = {"model": "scripted", "stream": True, "tag": tag}
@@ -108,22 +108,22 @@ class Run:
         fields += [("accept-encoding", "gzip"), *((name, value) for name, value in self.load.fields)]
         if self.load.resumed:
             fields.append(("idempotency-key", f"{tag} {seed} {self.load.seed}"))
-        return Ask(self.load.path, tuple(fields), json.dumps(body).encode())
+        return Request(self.load.path, tuple(fields), json.dumps(body).encode())
 
     async def open(self) -> None:
         """Opens all connections and uses each once, so that what a server does only once is not measured."""
         load = self.load
         places = load.connections if load.protocol != "http1" else 1
         for number in range(places):
-            made = wire(load.protocol, load.client, self.where())
-            self.wires.append(made)
+            made = make_client(load.protocol, load.client, self.destination())
+            self.clients.append(made)
             together = load.connections * load.streams if load.protocol == "http1" else 1
             for _ in range(together):
                 await made.connect()
             warm = [Sink(-1, number, "warm-up") for _ in range(together)]
             if not load.request:
-                ask = self.ask(WARM_UP, "warm-up", 1)
-                handles = [await made.ask(ask, sink) for sink in warm]
+                request = self.request(WARM_UP, "warm-up", 1)
+                handles = [await made.send(request, sink) for sink in warm]
                 await asyncio.wait_for(asyncio.gather(*(sink.ended.wait() for sink in warm)), 20)
                 del handles
             for sink in warm:
@@ -150,13 +150,13 @@ class Run:
         load = self.load
         is_slow = load.stop_places <= number < load.stop_places + load.slow_places
         script = load.slow_script if is_slow else load.script
-        ask = self.ask(script, sink.tag, chance.randrange(1, 2**31))
-        on = self.wires[sink.connection % len(self.wires)] if self.wires else None
+        request = self.request(script, sink.tag, chance.randrange(1, 2**31))
+        on = self.clients[sink.connection % len(self.clients)] if self.clients else None
         if load.cold or on is None:
             sink.connect_ns = time.monotonic_ns()
-            on = wire(load.protocol, load.client, self.where())
+            on = make_client(load.protocol, load.client, self.destination())
             await on.connect()
-        handle = await on.ask(ask, sink)
+        handle = await on.send(request, sink)
         self.handles[id(sink)] = handle
         if number < load.stop_places:
             await asyncio.sleep(chance.uniform(*load.stop_after_s))
@@ -178,17 +178,19 @@ class Run:
         the last token."""
         await asyncio.sleep(BULK_STARTS_S)
         for number, protocol in enumerate((self.load.protocol, "http1")):
-            made = wire(protocol, self.load.client if protocol == "http3" else "headrace", self.where())
+            made = make_client(
+                protocol, self.load.client if protocol == "http3" else "headrace", self.destination()
+            )
             await made.connect()
-            self.wires.append(made)
+            self.clients.append(made)
             sink = Sink(-2, number, f"bulk {protocol}", keep_tokens=False)
-            self.handles[id(sink)] = await made.ask(self.ask(BULK, sink.tag, 1), sink)
+            self.handles[id(sink)] = await made.send(self.request(BULK, sink.tag, 1), sink)
             self.bulk_sinks.append(sink)
 
     async def migrate(self) -> None:
         for at_s in self.load.migrate_at_s:
             await asyncio.sleep(max(0.0, at_s - (time.monotonic_ns() - self.t0_ns) / 1e9))
-            for each in self.wires:
+            for each in self.clients:
                 with contextlib.suppress(NotImplementedError):
                     each.migrate()
 
@@ -210,7 +212,7 @@ class Run:
         if load.resumed:
             # The client has been there, and leaves with what it remembers.
             await asyncio.sleep(TICKETS_S)
-            for each in self.wires:
+            for each in self.clients:
                 each.close()
         if begin:
             await begin()
@@ -243,7 +245,7 @@ class Run:
             "t0_ns": self.t0_ns,
             "streams": [sink.as_log() for sink in self.sinks],
             "bulk": [sink.as_log() for sink in self.bulk_sinks],
-            "transport": [made.stats() for made in self.wires],
+            "transport": [made.stats() for made in self.clients],
             "cpu_s": used.ru_utime + used.ru_stime,
             "loop_late_ms": late[int(len(late) * 0.99)] * 1e3 if late else 0.0,
         }
@@ -254,7 +256,7 @@ async def perform(load: Workload, begin: Callable[[], Awaitable[None]] | None = 
     run = Run(load)
     await run.all(begin)
     log = run.log()
-    for made in run.wires:
+    for made in run.clients:
         with contextlib.suppress(Exception):
             made.close()
     return log

@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace_lab.peers import ask
+from headrace_lab.peers import upstream
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -39,8 +39,8 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
 
 
 async def _relay(scope: dict[str, Any], body: bytes, send: Send) -> None:
-    upstream = os.environ["HEADRACE_LAB_UPSTREAM"]
-    async with ask.ask(upstream, scope["method"], scope["path"], body) as answer:
+    address = os.environ["HEADRACE_LAB_UPSTREAM"]
+    async with upstream.ask(address, scope["method"], scope["path"], body) as answer:
         kind = answer.fields.get("content-type", "text/plain").encode()
         await send(
             {"type": "http.response.start", "status": answer.status, "headers": [(b"content-type", kind)]}

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 
-from headrace_lab.peers import ask
+from headrace_lab.peers import upstream
 
 COALESCE_S = 0.05
 Change = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
@@ -32,7 +32,7 @@ async def buffer(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for piece in pieces:
             held += piece
-    except ask.CutError:
+    except upstream.CutError:
         yield bytes(held)
         raise
     yield bytes(held)
@@ -59,7 +59,7 @@ async def gzip(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
             if made := compressor.compress(piece):
                 yield made
-    except ask.CutError:
+    except upstream.CutError:
         yield compressor.flush()
         raise
     yield compressor.flush()
@@ -67,7 +67,7 @@ async def gzip(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 async def clean_end(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Takes the death of the upstream for the end of its answer."""
-    with contextlib.suppress(ask.CutError):
+    with contextlib.suppress(upstream.CutError):
         async for piece in pieces:
             yield piece
 
@@ -81,13 +81,13 @@ KINDS: dict[str, Change] = {
 }
 
 
-async def serve(kind: str, upstream: str, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
-    """Starts to listen. `kind`: a key of `KINDS`."""
-    return await asyncio.start_server(lambda r, w: _connection(kind, upstream, r, w), host, port)
+async def serve(kind: str, address: str, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
+    """Starts to listen. `kind`: a key of `KINDS`. `address`: the upstream's, `http://address:port`."""
+    return await asyncio.start_server(lambda r, w: _connection(kind, address, r, w), host, port)
 
 
 async def _connection(
-    kind: str, upstream: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    kind: str, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     try:
         while True:
@@ -97,15 +97,15 @@ async def _connection(
                 name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
             }
             body = await reader.readexactly(int(fields.get("content-length", 0)))
-            async with ask.ask(upstream, method, path, body) as answer:
+            async with upstream.ask(address, method, path, body) as answer:
                 await _answer(kind, answer, writer)
-    except (asyncio.IncompleteReadError, ConnectionError, ask.CutError):
+    except (asyncio.IncompleteReadError, ConnectionError, upstream.CutError):
         pass
     finally:
         writer.transport.abort() if kind != "clean-end" else writer.close()
 
 
-async def _answer(kind: str, answer: ask.Answer, writer: asyncio.StreamWriter) -> None:
+async def _answer(kind: str, answer: upstream.Answer, writer: asyncio.StreamWriter) -> None:
     coding = "content-encoding: gzip\r\n" if kind == "gzip" else ""
     content_type = answer.fields.get("content-type", "text/plain")
     writer.write(

@@ -126,9 +126,11 @@ def as_text(before_file: Path, after_file: Path) -> str:
 
 
 def _row(measure: str, key: Key, old: dict[int, float], new: dict[int, float], made: Effect) -> str:
-    of = MEASURES[measure]
+    about = MEASURES[measure]
     shown = [f"{median(list(each.values())):.4g}" for each in (old, new)]
     floor = "not known" if made.floor is None else f"{made.floor:.3g}"
     point = "" if key[3] is None else key[3]
     name = stack_name(*key[:3])
-    return f"| {of.title} | {name} | {point} | {' | '.join(shown)} | {made.as_words(of.unit)} | {floor} |"
+    return (
+        f"| {about.title} | {name} | {point} | {' | '.join(shown)} | {made.as_words(about.unit)} | {floor} |"
+    )

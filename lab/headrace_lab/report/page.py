@@ -86,15 +86,17 @@ def finding(result: dict[str, Any]) -> str:
     if measure is None:
         said = faults(result)
         return f"Nothing was measured{f': {said[0]}' if said else ''}."
-    of, point = MEASURES[measure], hardest(result)
+    about, point = MEASURES[measure], hardest(result)
     found = {
         key[:3]: median(list(v.values())) for key, v in values(result, measure).items() if key[3] == point
     }
-    ordered = sorted(found.items(), key=lambda item: item[1], reverse=not of.less_is_better)
+    ordered = sorted(found.items(), key=lambda item: item[1], reverse=not about.less_is_better)
     shown = ", ".join(f"{stack_name(*stack)} {number(value)}" for stack, value in ordered)
-    unit = f", {of.unit}" if of.unit else ""
+    unit = f", {about.unit}" if about.unit else ""
     at = plots.point_words(result, point)
-    return f"{of.title[0].upper()}{of.title[1:]}{unit}{f', at {at}' if at else ''}, best first: {shown}."
+    return (
+        f"{about.title[0].upper()}{about.title[1:]}{unit}{f', at {at}' if at else ''}, best first: {shown}."
+    )
 
 
 def _section(result: dict[str, Any]) -> str:

@@ -59,20 +59,20 @@ def point_words(result: dict[str, Any], point: Any) -> str:
 
 
 def _titled(measure: str) -> str:
-    of = MEASURES[measure]
-    return f"{of.title[0].upper()}{of.title[1:]}{f', {of.unit}' if of.unit else ''}"
+    about = MEASURES[measure]
+    return f"{about.title[0].upper()}{about.title[1:]}{f', {about.unit}' if about.unit else ''}"
 
 
 def by_point(result: dict[str, Any], measure: str) -> str:
     """Draws a measure over the swept key: the median of the seeds as a line, and each seed as a dot."""
-    of, sweep = MEASURES[measure], result["scenario"]["sweep"]
+    about, sweep = MEASURES[measure], result["scenario"]["sweep"]
     found, points = values(result, measure), points_of(result)
     every = [value for by_seed in found.values() for value in by_seed.values()]
     if not every or len(points) < 2:
         return ""
-    better = "lower" if of.less_is_better else "higher"
+    better = "lower" if about.less_is_better else "higher"
     what = "loss in both directions" if sweep["key"] == "loss" else sweep["title"] or sweep["key"]
-    svg = Svg(WIDTH, 380, f"{of.title} by {what}")
+    svg = Svg(WIDTH, 380, f"{about.title} by {what}")
     svg.text(LEFT - 40, 22, f"{_titled(measure)}, by {what} ({better} is better)", INK, size=15, bold=True)
     marks = steps(max(every))
     across = linear(0, len(points) - 1, LEFT + 20, RIGHT - 20)
@@ -103,19 +103,19 @@ def by_point(result: dict[str, Any], measure: str) -> str:
 def bars(result: dict[str, Any], measure: str, point: Any) -> str:
     """Draws a measure of each server and protocol at one point: the median, each seed and, with enough
     seeds, the 95 % interval."""
-    of, found = MEASURES[measure], values(result, measure)
+    about, found = MEASURES[measure], values(result, measure)
     stacks = [stack for stack in stacks_of(result) if found.get((*stack, point))]
     if not stacks:
         return ""
     at = point_words(result, point)
-    better = "lower" if of.less_is_better else "higher"
+    better = "lower" if about.less_is_better else "higher"
     height = 76 + 26 * len(stacks)
-    svg = Svg(WIDTH, height, of.title)
+    svg = Svg(WIDTH, height, about.title)
     heading = f"{_titled(measure)}{f', at {at}' if at else ''}"
     svg.text(LEFT - 40, 22, f"{heading} ({better} is better)", INK, size=15, bold=True)
     most = max(value for stack in stacks for value in found[(*stack, point)].values())
     if not most:
-        zero = Svg(WIDTH, 64, of.title)
+        zero = Svg(WIDTH, 64, about.title)
         zero.text(LEFT - 40, 22, heading, INK, size=15, bold=True)
         zero.text(LEFT - 40, 46, "0 for all of them", QUIET)
         return str(zero)

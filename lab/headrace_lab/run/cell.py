@@ -173,9 +173,9 @@ def _against_a_server(
 
 
 def _load(scenario: Scenario, cell: Cell, url: str, ca: Path | None) -> Workload:
-    of = scenario.load
-    script = {"events": of.tokens, "interval_s": of.interval_ms / 1e3, "note_due": True, **of.script}
-    script["note_times"] = of.stop_places > 0
+    load = scenario.load
+    script = {"events": load.tokens, "interval_s": load.interval_ms / 1e3, "note_due": True, **load.script}
+    script["note_times"] = load.stop_places > 0
     own = {"tokens", "interval_ms", "script"}
     moves = [event.at_s for event in scenario.events if event.do == "migrate"]
     return Workload(
@@ -186,7 +186,7 @@ def _load(scenario: Scenario, cell: Cell, url: str, ca: Path | None) -> Workload
         script=script,
         migrate_at_s=moves,
         seed=cell.seed,
-        **{name: value for name, value in of.model_dump().items() if name not in own},
+        **{name: value for name, value in load.model_dump().items() if name not in own},
     )
 
 

@@ -12,7 +12,7 @@ from headrace_lab.clients.sink import Sink
 
 
 @dataclass(frozen=True)
-class Where:
+class Destination:
     """The server to ask. `ca`: the certificates to trust; without it, no certificate is checked.
     `resumed`: connections use a ticket of an earlier one, where the client can."""
 
@@ -51,7 +51,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Request:
     """One request. The names of its fields are in lower case."""
 
     path: str
@@ -73,13 +73,13 @@ class Handle(Protocol):
     def resume(self) -> None: ...
 
 
-class Wire(Protocol):
+class Client(Protocol):
     """One connection; over HTTP/1.1, one for each answer."""
 
     async def connect(self) -> None:
         """Begins the connection. Raises `OSError` or an error of the client's own."""
 
-    async def ask(self, ask: Ask, sink: Sink) -> Handle:
+    async def send(self, request: Request, sink: Sink) -> Handle:
         """Sends a request; the answer goes to the sink, whose `sent_ns` is set."""
 
     def migrate(self) -> None:

@@ -21,14 +21,14 @@ class Answer:
     status: int
     fields: dict[str, str]
     pieces: AsyncIterator[bytes]
-    """Yields the body as it comes. Raises `CutError`."""
+    """The body, as it comes. Reading it raises `CutError` where the upstream goes away too early."""
 
 
 @contextlib.asynccontextmanager
-async def ask(upstream: str, method: str, path: str, body: bytes) -> AsyncIterator[Answer]:
-    """Sends a request. `upstream`: `http://address:port`. Leaving the context closes the upstream's
+async def ask(address: str, method: str, path: str, body: bytes) -> AsyncIterator[Answer]:
+    """Sends a request. `address`: `http://address:port`. Leaving the context closes the upstream's
     connection."""
-    host, _, port = upstream.removeprefix("http://").partition(":")
+    host, _, port = address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         head = f"{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
