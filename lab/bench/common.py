@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import ConfigError
 from headrace_lab.link import namespaces
+from headrace_lab.run.results import machine
 
 Run = TypeVar("Run")
 RESULTS = Path(__file__).parent / "results"
@@ -91,23 +91,6 @@ def runs(url: str) -> dict[str, Any]:
         return dict(json.load(answer))
 
 
-def machine() -> dict[str, Any]:
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
 def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
@@ -156,9 +139,3 @@ def shown(values: dict[str, Any]) -> str:
 def access_log(file: Path) -> list[dict[str, Any]]:
     """The requests in a log of `headrace serve --log-format json`."""
     return [entry for line in file.read_text().splitlines() if "path" in (entry := json.loads(line))]
-
-
-def median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -25,6 +25,7 @@ from typing import Any
 from bench import common, peers
 from bench.client.clients import CLIENTS
 from bench.client.one import BURST_TIMEOUT_S, CASES, SETTLE_S
+from headrace_lab.measure.statistics import median
 
 MAX_STREAMS = 100
 """How many streams one connection to the gateway may have: its default."""
@@ -66,13 +67,12 @@ def summarize(samples: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, 
         for name, found in by_name.items():
             worked = [sample for sample in found if "error" not in sample]
             row: dict[str, Any] = {
-                field: common.median([sample[field] for sample in worked])
-                for field in (worked[0] if worked else {})
+                field: median([sample[field] for sample in worked]) for field in (worked[0] if worked else {})
             }
             pairs = list(zip(by_name.get(OURS, []), found, strict=False))
             ratios = [ours[key] / it[key] for ours, it in pairs if "error" not in ours and "error" not in it]
             if ratios and name != OURS:
-                row["ours_over"] = common.median(ratios)
+                row["ours_over"] = median(ratios)
             row["errors"] = [sample["error"] for sample in found if "error" in sample]
             row["samples"] = found
             table.setdefault(case, {})[name] = row

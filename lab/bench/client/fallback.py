@@ -25,6 +25,7 @@ import httpx2
 from bench import common, peers
 from headrace.httpx2 import AsyncTransport
 from headrace_lab.link.namespaces import Namespace, enter, ip, joined
+from headrace_lab.measure.statistics import median
 
 ADDRESS = "10.99.0.1"
 CLIENT, SERVER = Namespace("client"), Namespace("server")
@@ -78,9 +79,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
                 for name in ("tcp", "race") if turn % 2 else ("race", "tcp"):
                     took[name].append(asyncio.run(ask(url, TRANSPORTS[name]())))
             enter(SERVER.name)
-    first, second = (
-        {name: common.median([each[n] for each in of]) for name, of in took.items()} for n in (0, 1)
-    )
+    first, second = ({name: median([each[n] for each in of]) for name, of in took.items()} for n in (0, 1))
     result: dict[str, Any] = {
         "rounds": options.rounds,
         "first_ms": first,

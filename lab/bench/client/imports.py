@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from bench import common
+from headrace_lab.measure.statistics import median
 
 STATEMENTS = ("pass", "import httpx2", "import headrace", "import headrace.client", "import headrace.httpx2")
 OVER = "import httpx2"
@@ -44,9 +45,9 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
                 took[name, statement].append(spent)
     result: dict[str, Any] = {"rounds": options.rounds, "cpu_ms": {name: {} for name in pythons}}
     for (name, statement), values in took.items():
-        median = common.median(values)
-        over = common.median([a - b for a, b in zip(values, took[name, OVER], strict=True)])
-        result["cpu_ms"][name][statement] = {"median": median, "least": min(values), "over_httpx2": over}
+        middle = median(values)
+        over = median([a - b for a, b in zip(values, took[name, OVER], strict=True)])
+        result["cpu_ms"][name][statement] = {"median": middle, "least": min(values), "over_httpx2": over}
         print(f"{name:7} {statement:24} {median:6.1f} ms, over httpx2 {over:+6.1f} ms")
     if keep:
         command = f"python -m bench imports --rounds {options.rounds}"

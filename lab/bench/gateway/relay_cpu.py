@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import common, peers
+from headrace_lab.measure.statistics import median
 
 INTERVAL_S = 0.02
 SETTLE_S = 6.0
@@ -105,10 +106,10 @@ def summarize(table: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
     rows = []
     for case, by_name in table.items():
         row: dict[str, Any] = {"case": case, "samples": by_name}
-        row["median"] = {name: common.median(values) for name, values in by_name.items()}
+        row["median"] = {name: median(values) for name, values in by_name.items()}
         if ours := by_name.get("headrace"):
             row["ours_over"] = {
-                name: common.median([a / b for a, b in zip(ours, values, strict=True)])
+                name: median([a / b for a, b in zip(ours, values, strict=True)])
                 for name, values in by_name.items()
                 if name != "headrace"
             }

@@ -19,6 +19,7 @@ from typing import Any
 from bench import common, peers
 from headrace.client import Trust, connect
 from headrace_lab.clients import load
+from headrace_lab.measure.statistics import median
 
 
 async def measure(origin: str, upstream: str, ca: Path, streams: int, seconds: float) -> list[float]:
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
     result: dict[str, Any] = {
         "tokens": len(ways),
         "whole_way_ms": {name: load.quantile(ways, q) for name, q in common.QUANTILES.items()},
-        "in_gateway_p99_ms": {"median_stream": common.median(holds), "worst_stream": max(holds)},
+        "in_gateway_p99_ms": {"median_stream": median(holds), "worst_stream": max(holds)},
     }
     print(f"{len(ways)} tokens; the whole way, ms: {common.shown(result['whole_way_ms'])}")
     print(f"in the gateway, p99 of a stream, ms: {common.shown(result['in_gateway_p99_ms'])}")

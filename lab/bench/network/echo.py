@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import common
-from headrace_lab.measure.statistics import percentile
+from headrace_lab.measure.statistics import median, percentile
 from headrace_lab.run.cell import Cell, Options, run_valid
 from headrace_lab.scenarios.scenario import Load, RunPart, Scenario, Show
 
@@ -95,7 +95,7 @@ def costs(runs: dict[Run, dict[str, Any]]) -> dict[str, float]:
     for key in COSTS:
         values = [result[key] for run, result in runs.items() if run.tokens == short]
         if None not in values:
-            found[key] = round(common.median(values), 2)
+            found[key] = round(median(values), 2)
         further = [
             (result[key] * run.tokens - before[key] * short) / (run.tokens - short)
             for run, result in runs.items()
@@ -104,7 +104,7 @@ def costs(runs: dict[Run, dict[str, Any]]) -> dict[str, float]:
             if before and key != "stalled_per_loss"
         ]
         if further:
-            found[f"further_{key}"] = round(common.median(further), 2)
+            found[f"further_{key}"] = round(median(further), 2)
             found[f"further_{key}_spread"] = round((max(further) - min(further)) / 2, 2)
     return found
 

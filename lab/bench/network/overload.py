@@ -37,7 +37,7 @@ from headrace_lab.clients.workload import Workload
 from headrace_lab.link import Link
 from headrace_lab.link import log as link_log
 from headrace_lab.link.profiles import Profile
-from headrace_lab.measure.statistics import percentile
+from headrace_lab.measure.statistics import median, percentile
 from headrace_lab.peers import servers as peers
 
 NARROW = {"delay_ms": 30.0, "rate_mbit": 1.0, "queue_kb": 32.0}
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         its = [r for run, r in results.items() if (run.case, run.server) == (case, server) and not r["void"]]
         if not its:
             raise RuntimeError(f"{case}, {server}: every run was void; is the machine busy?")
-        medians = {key: round(common.median([r[key] for r in its]), 2) for key in its[0] if key != "void"}
+        medians = {key: round(median([r[key] for r in its]), 2) for key in its[0] if key != "void"}
         worst = {"latest_copy_s": round(max(r["last_copy_s"] for r in its), 2)}
         rows.append({"case": case, "server": server, "runs": len(its), **medians, **worst})
         print(common.shown(rows[-1]), flush=True)
