@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None, keep: bool = True) -> dict[str, Any
         middle = median(values)
         over = median([a - b for a, b in zip(values, took[name, OVER], strict=True)])
         result["cpu_ms"][name][statement] = {"median": middle, "least": min(values), "over_httpx2": over}
-        print(f"{name:7} {statement:24} {median:6.1f} ms, over httpx2 {over:+6.1f} ms")
+        print(f"{name:7} {statement:24} {middle:6.1f} ms, over httpx2 {over:+6.1f} ms")
     if keep:
         command = f"python -m bench imports --rounds {options.rounds}"
         common.write("client/imports", command + (" --before PYTHON" if options.before else ""), result)

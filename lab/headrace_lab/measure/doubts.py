@@ -32,7 +32,7 @@ def doubts(seen: Observed) -> dict[str, str]:
         limit = SCALES[measure.scale](seen)
         who = [name for name, late_ms in late.items() if late_ms > limit]
         if who:
-            found[name] = f"{' and '.join(who)} had more than {limit:g} ms of lateness of their own (p99)"
+            found[name] = f"the lateness of {' and '.join(who)} was over {limit:.3g} ms (p99)"
     return found
 
 

@@ -49,12 +49,15 @@ def verdict(seen: Observed) -> list[str]:
 
 
 def _is_buffered(stream: dict[str, Any]) -> bool:
-    """Whether most tokens came in a tenth of the time over which they were due (or, where that is not
-    known, of the time from the request to the end)."""
+    """Whether most tokens came at the end, in a tenth of the time over which they were due. Where that is
+    not known, the answer may have waited for its turn at the model: then its tokens must also have come
+    together."""
     tokens = tokens_of(stream)
-    planned = tokens[-1].due - tokens[0].due if tokens[0].due else stream["end_ns"] - stream["sent_ns"]
+    is_known = bool(tokens[0].due)
+    planned = tokens[-1].due - tokens[0].due if is_known else stream["end_ns"] - stream["sent_ns"]
     last = tokens[-1].at
-    return planned > 200e6 and sum(last - token.at < planned / 10 for token in tokens) > 0.8 * len(tokens)
+    is_late = sum(last - token.at < planned / 10 for token in tokens) > 0.8 * len(tokens)
+    return planned > 200e6 and is_late and (is_known or _together(stream) > 0.8)
 
 
 def _together(stream: dict[str, Any]) -> float:

@@ -108,7 +108,7 @@ def _void(
     shown = [name for name in scenario.show.measures if name in measures]
     because = list(link.get("void_because", []))
     if shown and all(name in doubtful for name in shown):
-        because += dict.fromkeys(doubtful[name] for name in shown)
+        because.append(doubtful[shown[0]])
     return "; ".join(because)
 
 

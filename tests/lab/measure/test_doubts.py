@@ -44,7 +44,7 @@ def test_a_measure_is_doubtful_above_its_scale(who: str, late_ms: float, scales:
     stalls."""
     found = doubts(seen(**{f"{who}_ms": late_ms}))
     assert {MEASURES[name].scale for name in found} == scales
-    assert all(reason.startswith(f"the {who} had more than ") for reason in found.values())
+    assert all(reason.startswith(f"the lateness of the {who} was over ") for reason in found.values())
 
 
 def test_every_scale_is_used_and_every_measure_of_time_has_one() -> None:

@@ -47,3 +47,9 @@ def test_a_model_that_numbers_nothing_can_be_judged_too() -> None:
     (said,) = verdict(observed(stream([1100.0] * 50, nothing)))
     assert said.startswith("buffers")
     assert verdict(observed(stream(STEADY, nothing))) == []
+
+
+def test_a_real_answer_that_waited_for_its_turn_is_not_buffered() -> None:
+    """A model with few slots makes the others wait; then their tokens come one by one."""
+    waited = [9000.0 + 15 * n for n in range(50)]
+    assert verdict(observed(stream(waited, [None] * 50))) == []
