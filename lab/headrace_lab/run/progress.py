@@ -25,7 +25,7 @@ class Lines:
 
     def begin(self, scenario: Scenario, plan: list[Cell]) -> None:
         self.cells, self.done, self.measure = len(plan), 0, scenario.show.measures[0]
-        self.console.print(f"{scenario.name}: {scenario.title} ({self.cells} runs)", highlight=False)
+        self.console.print(f"{scenario.name}: {scenario.title} ({_runs(self.cells)})", highlight=False)
 
     def cell(self, cell: Cell) -> None:
         pass
@@ -123,6 +123,10 @@ class Screen:
 def watcher(console: Console) -> Screen | Lines:
     """Returns a live view on a terminal, and lines elsewhere."""
     return Screen(console) if console.is_terminal else Lines(console)
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _doubt(result: dict[str, Any], scenario: Scenario) -> str:
