@@ -1,8 +1,8 @@
 """What can go wrong, as exceptions.
 
 In: a kind of the engine's one table (`crates/headrace-core/src/error.rs`), and what was seen. Out: an
-exception whose class says who may want to catch it and whose fields say the rest. This file must not decide
-what follows.
+exception whose class says which programs may want to catch it, and whose fields say the rest. This file must
+not decide what follows from an error.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A row of the table of kinds."""
+    """A kind of error: a row of the engine's table."""
 
     slug: str
-    """Stable name, e.g. `upstream_connect_timeout`; also the `code` of a JSON error."""
+    """Its stable name, such as `upstream_connect_timeout`; also the `code` of a JSON error."""
     side: str
     """Whose fault it is: `client`, `us`, `upstream`, or `server` (a server that our own client talks to)."""
     retryable: bool
     """Whether the same request may succeed elsewhere or later."""
     status: int
-    """HTTP status that the client is answered with while no head was sent."""
+    """The HTTP status that the client is answered with, while no head was sent."""
     h3_code: int
-    """Code of the stream reset once a head was sent (RFC 9114 §8.1)."""
+    """The code with which the stream is reset, once a head was sent (RFC 9114 §8.1)."""
     sentence: str
+    """What it says to people."""
 
 
 @cache
@@ -37,7 +38,7 @@ def kinds() -> dict[str, Kind]:
 
 
 class HeadraceError(Exception):
-    """Anything that headrace raises on purpose."""
+    """Anything that headrace raises on purpose. `detail`: what was seen, beside the kind's own sentence."""
 
     def __init__(self, slug: str, detail: str = "") -> None:
         self.kind = kinds()[slug]
@@ -59,14 +60,14 @@ class ConfigError(HeadraceError):
 
 
 def with_file(error: ConfigError, files: Mapping[str, object]) -> ConfigError:
-    """The same error, with the file of the setting that it begins with. `files`: by setting."""
+    """The same error, which also names the file of the setting with which it begins. `files`: by setting."""
     setting, colon, rest = error.detail.partition(": ")
     file = files.get(setting) if colon else None
     return error if file is None else ConfigError(detail=f"{setting}: {file}: {rest}")
 
 
 class UsageError(HeadraceError):
-    """A call that is not possible in this state."""
+    """A call that is not possible in this state of the object."""
 
 
 class ClosedError(UsageError):
@@ -74,11 +75,11 @@ class ClosedError(UsageError):
 
 
 class InternalError(HeadraceError):
-    """A bug in headrace; please report it."""
+    """A fault in headrace itself; please report it."""
 
 
 class OverloadedError(HeadraceError):
-    """The gateway is at one of its limits, or going away."""
+    """The gateway has reached one of its limits, or is going away."""
 
 
 class RequestError(HeadraceError):
@@ -183,9 +184,9 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "protocol": ProtocolError,
     "truncated": TruncatedError,
 }
-"""The exception of each kind."""
+"""The exception for each kind."""
 
 
 def make(slug: str, detail: str = "") -> HeadraceError:
-    """The exception of a kind; the engine calls this for every error that it raises."""
+    """Makes the exception for a kind; the engine calls this for every error that it raises."""
     return CLASSES[slug](slug, detail)

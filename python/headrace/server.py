@@ -1,7 +1,8 @@
 """A server for any handler.
 
 In: a configuration and a handler. Out: an asyncio task for each exchange, and a life cycle: start, drain,
-close. It must not know what the handler does; the gateway is one handler, an ASGI application can be another.
+close. It must not know what the handler does: the gateway is one handler, and an ASGI application can be
+another.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from headrace.loop import bridge
 log = logging.getLogger("headrace.server")
 
 LAST_WORDS_S = 1.0
-"""For handlers to notice that all is over, after which they are cancelled."""
+"""How long handlers have to notice that their exchange is over, before they are cancelled."""
 
 
 class Server:
     """Serves HTTP/3, HTTP/2 and HTTP/1.1 on one port.
 
-    `certificate_pem`, `key_pem`: the texts themselves. Use as `async with Server(...) as server`.
+    `certificate_pem`, `key_pem`: the PEM texts themselves, and not files. Use it as `async with Server(...)
+    as server`. It needs the extra `serve`, for its configuration: `pip install 'headrace[serve]'`.
     """
 
     def __init__(self, config: Config, certificate_pem: str, key_pem: str, handler: Handler) -> None:
@@ -47,17 +49,17 @@ class Server:
     @property
     def engine(self) -> _engine.Server:
         if self._engine is None:
-            raise RuntimeError("the server is not started")
+            raise RuntimeError("the server is not started; call start(), or use it in `async with`")
         return self._engine
 
     @property
     def address(self) -> tuple[str, int]:
-        """IP address and port, UDP and TCP."""
+        """The IP address and the port, which are the same for UDP and TCP."""
         return self.engine.address
 
     def set_certificate(self, config: Config, certificate_pem: str, key_pem: str) -> None:
-        """Shows another certificate (the texts) from the next connection on; those that are there do not
-        notice.
+        """Shows another certificate (PEM texts) from the next connection on. Connections that are there do
+        not notice.
 
         `config`: the one that names their files. Raises `ConfigError`; the one before stays.
         """
@@ -67,15 +69,18 @@ class Server:
             raise with_file(error, files(config)) from None
 
     def snapshot(self) -> _engine.ServerStats:
-        """Gauges and counts of the engine."""
+        """The gauges and counts of the engine."""
         return self.engine.snapshot()
 
     async def drain(self, grace_s: float) -> int:
-        """Takes nothing new, waits at most `grace_s` for what runs, tells what still runs that it is cut,
-        closes. Returns how many answers were cut. A second call with less time ends the first one early."""
+        """Lets running answers end, and closes the server.
+
+        No new request is taken. Answers that still run after `grace_s` seconds are told so, and cut; returns
+        how many that were. A second call with less time ends the first one sooner.
+        """
         cut = await self.engine.drain(grace_s)
         if self._tasks:
-            # Their exchanges are over; what they say of them is still to be heard.
+            # Their exchanges are over, but the handlers may still have something to say about them.
             await asyncio.wait(self._tasks, timeout=LAST_WORDS_S)
         return cut
 

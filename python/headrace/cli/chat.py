@@ -21,25 +21,30 @@ DEFAULT_URL = "https://localhost:4433"
 
 def chat(
     prompt: Annotated[
-        str | None, typer.Argument(help="One question; without it, a conversation. `-` reads standard input.")
+        str | None,
+        typer.Argument(help="One question. Without it, a conversation begins; `-` reads standard input."),
     ] = None,
-    url: Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The gateway.")] = DEFAULT_URL,
-    model: Annotated[str | None, typer.Option(help="By default the first that the gateway has.")] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
+    url: Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The gateway's URL.")] = DEFAULT_URL,
+    model: Annotated[str | None, typer.Option(help="The model to ask. [the gateway's first]")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="The system prompt, which the model is told first.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="How long an answer may be, in tokens.")] = 512,
     api_key: Annotated[
-        str | None, typer.Option(envvar="HEADRACE_API_KEY", help="Key for the gateway.")
+        str | None, typer.Option(envvar="HEADRACE_API_KEY", help="The key for a gateway that has keys.")
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="PEM file to trust beside the system's certificates.")
+        Path | None, typer.Option(help="A PEM file of certificates to trust beside the system's.")
     ] = None,
-    insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after an answer.")] = False,
+    insecure: Annotated[
+        bool, typer.Option(help="Do not check the server's certificate, for experiments.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no figures after an answer.")] = False,
 ) -> None:
-    """Talk to a model over HTTP/3: tokens as they come, then how they came.
+    """Talk to a model over HTTP/3: see its tokens as they come, and then how they came.
 
-    Ctrl-C stops the answer (the stream is reset, the connection stays), not the program; Ctrl-D ends it.
-    Tokens go to standard output, everything else to standard error.
+    Ctrl-C stops the answer: its stream is reset, and the connection stays. Ctrl-D ends the conversation.
+    Tokens go to standard output, and everything else to standard error.
     """
     from headrace.client import Trust
 
@@ -61,7 +66,7 @@ def chat(
 
 
 def ask(runner: asyncio.Runner, talk: Talk, question: str) -> bool:
-    """Asks once; false when the answer did not come to its end."""
+    """Asks once. Returns `False` when the answer did not come to its end."""
     from headrace.errors import HeadraceError
 
     try:
@@ -82,7 +87,7 @@ def _read_line() -> str | None:
 
 
 def _development_ca(url: str) -> Path | None:
-    """The development authority of this machine, for a server on this machine."""
+    """The development authority of this machine, when the server is on this machine."""
     from headrace import dev_certificate
 
     host = urlsplit(url).hostname or ""
@@ -93,7 +98,7 @@ def _development_ca(url: str) -> Path | None:
 
 @dataclass
 class Timing:
-    """When the parts of an answer were read, in monotonic ns."""
+    """When the parts of an answer were read (`time.monotonic_ns()`)."""
 
     sent_ns: int = 0
     token_ns: list[int] = field(default_factory=list)
@@ -142,11 +147,11 @@ class Talk:
         except (ValueError, TypeError, LookupError, RecursionError):
             raise ConfigError(detail=f"{self.url}/v1/models is not a list of models") from None
         if not models:
-            raise ConfigError(detail="the gateway has no model (yet); name one with --model")
+            raise ConfigError(detail="the gateway knows no model yet; name one with --model, or try again")
         return str(models[0])
 
     async def answer(self, question: str) -> bool:
-        """Streams one answer to standard output; true when it came to its end."""
+        """Streams one answer to standard output. Returns `True` when it came to its end."""
         import time
 
         from headrace.client.events import EventReader
@@ -188,8 +193,8 @@ class Talk:
 
 
 def _content(data: str) -> str:
-    """The text in one event of a chat completion. Raises `StreamError` when it says that the answer broke
-    off."""
+    """The text in one event of a chat completion. Raises `StreamError` when the event says that the answer
+    broke off."""
     from headrace.errors import StreamError
 
     if data == "[DONE]":
@@ -213,8 +218,8 @@ def _message(body: bytes) -> str:
 
 
 def _explain_closed_port(url: str) -> None:
-    """A closed UDP port is silent; a closed TCP port is not. Ask it first, so that nobody waits for a
-    time-out."""
+    """Raises `ConnectError` when nothing listens at a URL. A closed UDP port is silent and a closed TCP port
+    is not, so that one is asked first, and nobody has to wait for a timeout."""
     from headrace.errors import ConnectError
 
     address = urlsplit(url)

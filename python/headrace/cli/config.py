@@ -13,7 +13,7 @@ WIDTH = 96
 def config() -> None:
     """Print a configuration file with every setting, its default and its reason.
 
-    Try: `headrace config > headrace.toml`, then take the `#` from what is to be different.
+    Try `headrace config > headrace.toml`, and remove the `#` before the settings that are to be different.
     """
     print(commented_toml(), end="")
 

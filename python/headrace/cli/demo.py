@@ -1,7 +1,8 @@
 """`headrace demo`: the worked example, with a real model.
 
-Two generations on one warm connection. The first is stopped by a reset: its slot at the model server is free
-a moment later, and the second streams to its end undisturbed. Whatever is not so makes the demo fail.
+There are two generations on one warm connection. The first is stopped by a reset: its slot at the model
+server is free a moment later, and the second streams to its end undisturbed. The demo fails when any of this
+is not so.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ import typer
 from headrace.errors import HeadraceError, StreamResetError
 
 STOP_AFTER = 15
-"""Tokens of the first generation before it is stopped."""
+"""How many tokens of the first generation are read before it is stopped."""
 SECOND_TOKENS = 60
 START_TIMEOUT_S = 60.0
 SLOT_TIMEOUT_S = 2.0
 LARGEST_GAP_MS = 500.0
-"""A gap this long in the second stream would be a disturbance, even on a busy laptop."""
+"""A longer gap in the second stream would be a disturbance, even on a busy laptop."""
 SHOWN = 5
-"""Frames of each stream that are printed one by one before the rest is only counted."""
+"""How many frames of each stream are printed one by one; the others are only counted."""
 
 
 def demo() -> None:
     """Play the worked example: two generations on one connection, one of them stopped.
 
-    Starts the gateway with the local model on a free port, and ends by itself. Exits with 1 when anything is
-    not as it should be.
+    It starts the gateway with the local model on a free port, and ends by itself. The exit status is 1 when
+    anything is not as it should be.
     """
     raise typer.Exit(asyncio.run(_play()))
 
 
 @dataclass
 class Generation:
-    """One stream, as it is seen by the client."""
+    """One stream, as the client sees it."""
 
     name: str
     text: str = ""
     frames: int = 0
     events_in_frames: list[int] = field(default_factory=list)
-    """How many SSE events each DATA frame held."""
+    """How many SSE events each DATA frame has held."""
     arrivals_ns: list[int] = field(default_factory=list)
     partial: bytes = b""
-    """The beginning of a frame whose rest is in the next packet."""
+    """The beginning of a frame whose rest comes in the next packet."""
     is_done: bool = False
-    """`[DONE]` came, and FIN after it."""
+    """`[DONE]` has come, and FIN after it."""
 
     def largest_gap_ms(self) -> float:
         times = self.arrivals_ns
@@ -63,7 +64,7 @@ class Generation:
 
 
 class Checks:
-    """What must be so; printed as it is found."""
+    """What must be so, and is printed as it is found."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -145,7 +146,7 @@ def _ask(connection: Any, model: str, prompt: str, tokens: int) -> Any:
 
 
 async def _read(response: Any, into: Generation, frames: int | None = None, quiet: bool = False) -> None:
-    """Reads to the end, or until so many frames have come; prints each as it comes."""
+    """Reads to the end, or until `frames` frames have come, and prints each as it comes."""
     status = await response.head()
     if not quiet:
         kind = response.header("content-type")
@@ -172,7 +173,7 @@ async def _read(response: Any, into: Generation, frames: int | None = None, quie
 
 
 def _shown(event: bytes) -> str:
-    """What an event says: its piece of text, or its beginning."""
+    """What an event says: its piece of text, or else how it begins."""
     text = event.decode("utf-8", "replace").strip()
     with contextlib.suppress(ValueError, KeyError, IndexError):
         content = json.loads(text.removeprefix("data: "))["choices"][0]["delta"]["content"]
@@ -211,7 +212,7 @@ async def _busy_slots(url: str) -> list[int]:
 
 
 async def _wait_for_free_slot(url: str, busy: list[int], since_ns: int) -> float | None:
-    """Milliseconds until a slot that was busy is free; `None` when none is within `SLOT_TIMEOUT_S`."""
+    """The milliseconds until a slot that was busy is free; `None` when none is after `SLOT_TIMEOUT_S`."""
     while (waited_ms := (time.monotonic_ns() - since_ns) / 1e6) < SLOT_TIMEOUT_S * 1e3:
         if len(await _busy_slots(url)) < len(busy):
             return (time.monotonic_ns() - since_ns) / 1e6
@@ -265,7 +266,7 @@ async def _started(process: asyncio.subprocess.Process) -> Started:
 
 
 def _discard(stream: asyncio.StreamReader) -> None:
-    """Keeps reading, so that the gateway never waits for us to take its log."""
+    """Keeps reading, so that the gateway never has to wait for its log to be read."""
 
     async def read() -> None:
         while await stream.read(4096):

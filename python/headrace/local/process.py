@@ -1,6 +1,7 @@
-"""The process of the local model: loads it, prints its address, and lives until standard input is closed.
+"""The process of the local model: it loads the model, prints its address, and lives until its input is
+closed.
 
-Started by `headrace.local.model`; in: one JSON argument; out: one JSON line with the address.
+In: one JSON argument. Out: one JSON line with the address. `headrace.local.model` starts it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import sys
 
 
 def main() -> None:
-    # Ctrl-C reaches every process of the terminal; the gateway decides when this one ends.
+    # Ctrl-C reaches every process of the terminal, but the gateway decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     options = json.loads(sys.argv[1])
-    # llama.cpp writes to standard output, too: our one line must have it alone.
+    # llama.cpp writes to standard output, too, which is meant for our one line alone.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -34,7 +35,7 @@ def main() -> None:
     server = xllamacpp.Server(params)
     print(json.dumps({"url": server.listening_address}), file=out, flush=True)
     sys.stdin.read()
-    # Its own shutdown waits for running answers; nobody is left to read them.
+    # Its own shutdown waits for running answers, and nobody is left to read them.
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
-"""Lines that are written by a thread of their own, so that nobody who logs waits for whoever reads.
+"""Lines that a thread of their own writes, so that code which logs never waits for the reader of the log.
 
-In: lines. Out: the same at a file descriptor, in order. What waits has a bound: where nobody reads, lines are
-dropped and counted, and a line that is written when there is room again says how many. It must not know what
-a line is about.
+In: lines. Out: the same lines at a file descriptor, in their order. What waits has a bound: when nobody
+reads, lines are dropped and counted, and a line that is written when there is room again says how many. It
+must not know what a line is about.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collections import deque
 from collections.abc import Callable
 
 LAST_LINES_S = 1.0
-"""For what waits when the process ends."""
+"""How long the lines that wait may take when the process ends."""
 MOST_LINES_AT_ONCE = 64
 
 
 class LineWriter:
-    """`tell_dropped`: makes the line that says how many were dropped."""
+    """`tell_dropped`: makes the line that says how many lines were dropped."""
 
     def __init__(self, descriptor: int, most_bytes: int, tell_dropped: Callable[[int], str]) -> None:
         self._descriptor = descriptor
         self.most_bytes, self.tell_dropped = most_bytes, tell_dropped
         self._lines: deque[bytes] = deque()
         self._waiting_bytes = 0
-        """Of the lines, and of what is being written."""
+        """The size of the lines that wait, and of what is being written."""
         self._untold = 0
         self.dropped = 0
-        """In all."""
+        """How many lines were dropped in all."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def write(self, line: str) -> None:
-        """Never waits."""
+        """Takes a line, or drops it, without waiting."""
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         with self._changed:
             if self._waiting_bytes + len(data) > self.most_bytes:
@@ -52,7 +52,7 @@ class LineWriter:
             self._changed.notify_all()
 
     def flush(self, timeout: float = LAST_LINES_S) -> bool:
-        """Waits until everything is written; false when the time was over before."""
+        """Waits until everything is written. Returns `False` when the time was over before that."""
         until = time.monotonic() + timeout
         with self._changed:
             while self._waiting_bytes and (left := until - time.monotonic()) > 0:
@@ -66,7 +66,7 @@ class LineWriter:
                     self._changed.wait()
                 batch, size = self._take()
             with contextlib.suppress(OSError):
-                # Without a reader (EPIPE) lines are lost, and nobody can be told.
+                # When the reader is gone (EPIPE), lines are lost, and nobody can be told.
                 self._write_all(batch)
             with self._changed:
                 self._waiting_bytes -= size

@@ -24,7 +24,7 @@ access_log = logging.getLogger("headrace.access")
 
 
 MOST_LINE = 16 * 1024
-"""Characters of one line; a traceback is shorter."""
+"""How many characters one line may have; a traceback is shorter."""
 
 
 class LineHandler(logging.Handler):
@@ -55,7 +55,7 @@ class LineHandler(logging.Handler):
 
 
 _handlers: list[LineHandler] = []
-"""The one of this process, once there is one: its thread goes on when the configuration changes."""
+"""The handler of this process, once there is one. Its thread goes on when the configuration changes."""
 
 
 def set_up(config: Log) -> None:
@@ -116,13 +116,14 @@ class Access:
 
 
 def _plain(value: Any) -> str:
-    """A value of one word as it is; others in quotes, so that none passes for a field of its own."""
+    """A value of one word as it is. Others are put in quotes, so that none of them passes for a field of its
+    own."""
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if re.search(r'[\s"=]', text) else text
 
 
 def describe(exchange: Exchange, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """The fields of one line. Times in milliseconds."""
+    """The fields of one line of the access log. Times are in milliseconds."""
     request, report = exchange.request, outcome.report
     status = outcome.status or (report.status if report else None)
     cause = outcome.cause or (report.cause if report else "done")

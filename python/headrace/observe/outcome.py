@@ -1,4 +1,4 @@
-"""What became of one request: filled in by the gateway, read by the access log."""
+"""What became of one request. The gateway fills it in, and the access log reads it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from headrace.exchange import RelayReport
 
 @dataclass
 class Outcome:
+    """What became of one request."""
+
     status: int | None = None
     """The gateway's own status; `None` when an upstream's answer was relayed."""
     cause: str | None = None
     """Why the gateway answered itself; `None` when `report` says how it went."""
     is_early: bool = False
-    """It came in early data."""
+    """The request came in early data."""
     is_joined: bool = False
-    """It was told an answer that another request with the same `Idempotency-Key` began."""
+    """It got the answer that another request with the same `Idempotency-Key` had begun."""
     key: str | None = None
-    """Name of the API key."""
+    """The name of its API key."""
     model: str | None = None
     upstream: str | None = None
-    """The last one asked."""
+    """The name of the upstream that was asked last."""
     report: RelayReport | None = None

@@ -24,7 +24,7 @@ def test_help_teaches(home: dict[str, str], tmp_path: Path) -> None:
         assert command in text
     text = run("serve", "--help", env=home, cwd=tmp_path).stdout
     assert "--upstream" in text
-    assert "docs/configuration.md" in text
+    assert "headrace config" in text
     assert re.match(
         r"headrace \d+\.\d+\.\d+ \(release|debug\)", run("--version", env=home, cwd=tmp_path).stdout
     )
@@ -199,7 +199,7 @@ def test_a_bad_certificate_file_and_a_bad_model_file_are_told(home: dict[str, st
     result = run("serve", *bad, env=home, cwd=tmp_path)
     assert (result.returncode, "tls.certificate: bad.pem: holds no certificate" in result.stderr) == (2, True)
     result = run("serve", "--model", "bad.pem", env=home, cwd=tmp_path)
-    assert (result.returncode, "bad.pem is no GGUF file" in result.stderr) == (2, True)
+    assert (result.returncode, "expected a GGUF file, and bad.pem is not one" in result.stderr) == (2, True)
 
 
 def test_a_dead_upstream_is_told_at_start_and_does_not_keep_it_from_starting(
