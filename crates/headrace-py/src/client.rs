@@ -327,7 +327,8 @@ impl Stream {
         })
     }
 
-    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very many.
+    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very
+    /// many.
     fn arrivals(&self) -> Vec<(u64, u32)> {
         self.inner.arrivals()
     }

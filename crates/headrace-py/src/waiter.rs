@@ -1,7 +1,7 @@
 //! The answer to one call, for a thread that waits for it.
 //!
-//! It is for code without a loop what a [`Bridge`](crate::bridge::Bridge) is for asyncio: `result()` gives the GIL away,
-//! and blocks until the engine has answered.
+//! It is for code without a loop what a [`Bridge`](crate::bridge::Bridge) is for asyncio: `result()` gives the GIL
+//! away, and blocks until the engine has answered.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};

@@ -26,8 +26,9 @@ const FLOOR: u64 = 64 * 1024;
 const SMALLEST_DATAGRAMS: u64 = 2;
 const REDUCTION: f64 = 0.7;
 /// Round trips in which the window grows by a datagram: with this reduction it takes what Reno takes, and CUBIC on
-/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each). While a queue stands it grows by half of this: a
-/// paced sender loses less of a full queue than TCP, whose segments come in bursts, and would take more than half of it.
+/// short paths (RFC 9438 §4.3: 3 (1 - 0.7) / (1 + 0.7) datagrams in each). While a queue stands it grows by half of
+/// this: a paced sender loses less of a full queue than TCP, whose segments come in bursts, and would take more than
+/// half of it.
 const GROWTH_TRIPS: f64 = 1.7 / 0.9;
 /// The share of lost bytes, of all that are acknowledged or lost, from which on losses alone reduce the window.
 const TOO_MANY_LOST: f64 = 0.125;

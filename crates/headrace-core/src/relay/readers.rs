@@ -1,7 +1,7 @@
 //! The table of an answer that is told again from a record, to one of its readers.
 //!
-//! In: what happened, as [`ends::input`](super::ends::input) names it. Out: what becomes of the client's stream, and the
-//! cause. *End* and *failed* are the record's: it was told whole, or it broke off. *Waiting*: no head was told.
+//! In: what happened, as [`ends::input`](super::ends::input) names it. Out: what becomes of the client's stream, and
+//! the cause. *End* and *failed* are the record's: it was told whole, or it broke off. *Waiting*: no head was told.
 //!
 //! Rules, in prose:
 //! * A reader that was told no head is left untouched when there is nothing to tell: the handler may answer itself.

@@ -23,9 +23,9 @@ use crate::quic::stream_code;
 
 /// A frame of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
 pub const RESERVED_FRAME: u64 = 0x21;
-/// How many frames are sent on a new path. To an address that has not shown yet that it receives, a server may send three
-/// times what came from it (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes: these are enough for some ten
-/// tokens, which come within a round trip.
+/// How many frames are sent on a new path. To an address that has not shown yet that it receives, a server may send
+/// three times what came from it (RFC 9000 §9.3.1), and each packet counts with 1,200 bytes: these are enough for
+/// some ten tokens, which come within a round trip.
 const PADDING_FRAMES: usize = 4;
 const PADDING_FRAME_BYTES: usize = 1150;
 

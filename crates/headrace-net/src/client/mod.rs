@@ -1,8 +1,8 @@
 //! The client's side: HTTP/3 connections to a server.
 //!
-//! In: a server, whom to trust, and requests. Out: answers (`client/stream.rs`). A connection is there at once, and is
-//! reached in the background (`client/connect.rs`); requests that are made meanwhile wait for it. All clients of a process
-//! share one runtime on one thread, which is started when the first of them connects.
+//! In: a server, whom to trust, and requests. Out: answers (`client/stream.rs`). A connection is there at once, and
+//! is reached in the background (`client/connect.rs`); requests that are made meanwhile wait for it. All clients of a
+//! process share one runtime on one thread, which is started when the first of them connects.
 
 mod activity;
 mod clock;
@@ -45,7 +45,8 @@ struct Runtime {
 /// # Errors
 /// When the thread cannot be started.
 pub fn runtime() -> Result<&'static tokio::runtime::Handle, Error> {
-    // There is no lock, because a fork may happen while another thread holds it. What a fork or a race leaves behind leaks.
+    // There is no lock, because a fork may happen while another thread holds it. What a fork or a race leaves behind
+    // leaks.
     static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
     let process = std::process::id();
     loop {

@@ -1,9 +1,9 @@
 //! What goes on beside the streams of a client's connection.
 //!
-//! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY is noted; a probe is
-//! sent when a live stream falls silent, so that a NAT that forgot us is found soon
-//! (`headrace-core/recovery/silence.rs`); the connection moves to another socket when the way to the server changed, and
-//! ends when it is not used.
+//! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY is noted; a probe
+//! is sent when a live stream falls silent, so that a NAT that forgot us is found soon
+//! (`headrace-core/recovery/silence.rs`); the connection moves to another socket when the way to the server changed,
+//! and ends when it is not used.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -53,8 +53,8 @@ async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
     }
 }
 
-/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements for longer
-/// than several round trips.
+/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements for
+/// longer than several round trips.
 async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
     let (mut received, mut sent, mut owed_since) = (0, 0, None::<Instant>);
     loop {

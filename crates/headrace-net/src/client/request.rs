@@ -1,7 +1,8 @@
 //! What the task of one request does: open a stream, send the request, read the answer.
 //!
-//! In: a connection, a head, the pieces of a body. Out: the stream's id, the answer's head, chunks and trailers, and how it
-//! ended, in the state that it shares with its reader (`client/stream.rs`). What is dropped half-way is reset, or stopped.
+//! In: a connection, a head, the pieces of a body. Out: the stream's id, the answer's head, chunks and trailers, and
+//! how it ended, in the state that it shares with its reader (`client/stream.rs`). What is dropped half-way is reset,
+//! or stopped.
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ enum Pieces {
     Coming(mpsc::Receiver<Bytes>),
 }
 
-/// Resets a request that is dropped before its end (FIN) was queued. Once it was, the stream is taken out: a lost FIN must
-/// be repeated.
+/// Resets a request that is dropped before its end (FIN) was queued. Once it was, the stream is taken out: a lost FIN
+/// must be repeated.
 struct RequestGuard(Option<SendStream>);
 
 impl Drop for RequestGuard {
@@ -82,8 +83,8 @@ pub fn start(
     stream
 }
 
-/// Sends a request and reads its answer. `may_be_early`: a whole body may be sent before the handshake is complete; what
-/// the server does not take of it then is sent again after the handshake.
+/// Sends a request and reads its answer. `may_be_early`: a whole body may be sent before the handshake is complete;
+/// what the server does not take of it then is sent again after the handshake.
 ///
 /// # Errors
 /// How the answer ended, when that was not FIN after a whole one.

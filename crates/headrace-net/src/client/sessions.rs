@@ -17,8 +17,8 @@ const MAX_ORIGINS: usize = 1000;
 /// How many sessions of one server are kept; rustls keeps up to eight tickets for each.
 const SESSIONS: usize = 1;
 
-/// The server of a connection: an alternative service's host and port may differ from the name that its certificate must
-/// have.
+/// The server of a connection: an alternative service's host and port may differ from the name that its certificate
+/// must have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub host: String,
@@ -29,8 +29,8 @@ pub struct Target {
 /// What is remembered of one server.
 pub struct Origin {
     pub tls: Arc<QuicClientConfig>,
-    /// Its SETTINGS_MAX_FIELD_SECTION_SIZE; a request in early data must obey the one of the connection before (RFC 9114
-    /// §7.2.4.2).
+    /// Its SETTINGS_MAX_FIELD_SECTION_SIZE; a request in early data must obey the one of the connection before (RFC
+    /// 9114 §7.2.4.2).
     max_field_section_size: AtomicU64,
 }
 

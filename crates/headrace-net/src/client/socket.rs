@@ -5,8 +5,9 @@
 //! connection, and waits for it when it connects: where the allocator had given that memory back, filling it
 //! took 1.6 ms of a first token. So all sockets of a thread read into the same buffer, and quinn's is small.
 //!
-//! Making a socket takes 0.15 ms, because quinn asks the kernel each time what it can do, by sockets that are made for it.
-//! So a thread keeps one ready of each family, which is made while the server's answer to the first is on its way.
+//! Making a socket takes 0.15 ms, because quinn asks the kernel each time what it can do, by sockets that are made
+//! for it. So a thread keeps one ready of each family, which is made while the server's answer to the first is on its
+//! way.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -36,8 +37,8 @@ thread_local! {
 }
 
 thread_local! {
-    /// The socket that is ready, of IPv4 and of IPv6. It is bound to any address of ours, so it does not matter where the
-    /// network is when it is taken.
+    /// The socket that is ready, of IPv4 and of IPv6. It is bound to any address of ours, so it does not matter where
+    /// the network is when it is taken.
     static SPARES: RefCell<[Option<Arc<dyn AsyncUdpSocket>>; 2]> = RefCell::default();
 }
 

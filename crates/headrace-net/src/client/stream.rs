@@ -31,11 +31,11 @@ const MAX_RECORDS: usize = 1_000_000;
 /// What is done with an answer.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
-    /// Only the times and sizes of the DATA frames are kept, not the body. The reader is not woken before the end, and so
-    /// cannot disturb what it measures.
+    /// Only the times and sizes of the DATA frames are kept, not the body. The reader is not woken before the end,
+    /// and so cannot disturb what it measures.
     pub is_recorded: bool,
-    /// An answer for which nobody waits, and from which nobody has taken anything for so long, is stopped: its reader has
-    /// gone, and forgot to say so.
+    /// An answer for which nobody waits, and from which nobody has taken anything for so long, is stopped: its reader
+    /// has gone, and forgot to say so.
     pub abandon_after: Option<Duration>,
     /// The request may be sent in early data (0-RTT): it does no harm when it comes twice.
     pub may_be_early: bool,
@@ -285,7 +285,8 @@ impl ResponseStream {
         state.end.clone().filter(|_| state.chunks.is_empty())
     }
 
-    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very many.
+    /// `(received at, in monotonic ns, bytes)` of each DATA frame so far, or of the first ones, where there are very
+    /// many.
     pub fn arrivals(&self) -> Vec<(u64, u32)> {
         self.answer.lock().arrivals.clone()
     }

@@ -1,8 +1,8 @@
 //! One request and its answer.
 //!
-//! In: a request's head and body, by any protocol. Out: the handler's end of it. Its commands go to the connection's end
-//! (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not finished is
-//! reset; it never finishes by itself.
+//! In: a request's head and body, by any protocol. Out: the handler's end of it. Its commands go to the connection's
+//! end (`exchange/driver.rs`) by one bounded channel. When the handler's end is dropped, an answer that is not
+//! finished is reset; it never finishes by itself.
 
 mod body_fields;
 pub mod commands;
@@ -124,8 +124,8 @@ impl Exchange {
         (&self.worker, &self.runtime)
     }
 
-    /// The whole body, if it came with the head; once. This saves asking the driver, on another thread, for what is here
-    /// already.
+    /// The whole body, if it came with the head; once. This saves asking the driver, on another thread, for what is
+    /// here already.
     pub fn take_ready_body(&self) -> Option<Bytes> {
         self.ready_body.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

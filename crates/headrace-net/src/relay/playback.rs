@@ -139,7 +139,8 @@ impl Playback<'_> {
                 Place::Open => return Look::Open,
                 Place::Forgotten => {
                     // The client reads so slowly that `idempotency.answer_bytes` were too few.
-                    let detail = "it reads so slowly that the record of its answer no longer has what comes next (idempotency.answer_bytes)";
+                    let detail =
+                        "the record no longer has what it would read next; raise idempotency.answer_bytes";
                     self.report.error = Some(Error::new(Kind::ClientStalled, detail));
                     return Look::Over(Seen::Stalled);
                 }

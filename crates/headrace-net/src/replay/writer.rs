@@ -26,8 +26,8 @@ pub struct Writer {
     trailers: Option<HeaderMap>,
     taken: u64,
     timer: Option<Pin<Box<Sleep>>>,
-    /// How many bytes may be unread: a slow client slows its own model server, and no answer outgrows what is kept of it
-    /// before its first byte was told.
+    /// How many bytes may be unread: a slow client slows its own model server, and no answer outgrows what is kept of
+    /// it before its first byte was told.
     most_unread: usize,
     /// The code by which the answer broke off.
     broken: Option<u64>,

@@ -19,16 +19,16 @@ use tokio::sync::watch;
 
 use crate::config::{ServerConfig, Steering};
 use crate::exchange::Handler;
-use crate::http3::listener::{self, Keys};
+use crate::http3::listener::Keys;
 use crate::quic::steering;
 use crate::quic::worker_socket::{self, Mailboxes};
 use crate::reply::Reply;
-use crate::tcp::connection;
 use crate::tls::tickets::Tickets;
 use crate::tls::{self, ServerTls};
 use crate::upstream::warm::{self, Demand};
 use crate::upstream::{self, Fetched, UpstreamRequest, Upstreams};
 use crate::worker::{Phase, Shared, Worker};
+use crate::{http3, tcp};
 use bind::Sockets;
 
 /// The workers' threads, until somebody has waited for their end.
@@ -188,8 +188,9 @@ fn start_worker(
 
 async fn run_worker(worker: Arc<Worker>, serving: Serving) {
     let Serving { sockets, mailboxes, tls, keys, handler } = serving;
-    let quic = listener::serve(worker.clone(), handler.clone(), sockets.udp, mailboxes, tls.clone(), keys);
-    let tcp = connection::serve(worker.clone(), handler, sockets.tcp, tls);
+    let quic =
+        http3::listener::serve(worker.clone(), handler.clone(), sockets.udp, mailboxes, tls.clone(), keys);
+    let tcp = tcp::connection::serve(worker.clone(), handler, sockets.tcp, tls);
     let warm = warm::run(worker.upstreams.clone(), || worker.is_draining(), worker.reached(Phase::Closed));
     tokio::join!(quic, tcp, warm);
 }

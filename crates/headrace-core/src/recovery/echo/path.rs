@@ -99,8 +99,8 @@ pub struct Path {
 pub struct Counted {
     /// Losses that a copy repaired.
     pub repaired: u64,
-    /// Copied packets that were declared lost while an acknowledgement of a copy could still come: some of them were sent
-    /// again in vain.
+    /// Copied packets that were declared lost while an acknowledgement of a copy could still come: some of them were
+    /// sent again in vain.
     pub doubtful: u64,
 }
 

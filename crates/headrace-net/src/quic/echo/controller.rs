@@ -16,8 +16,8 @@ use crate::quic::congestion::Factory;
 use crate::quic::echo::counts::Counters;
 use crate::quic::echo::handoff::{CopyHandoff, Network, PendingCopies};
 
-/// How many later packets must arrive before a packet counts as lost. It is large, because the copy of a packet may come
-/// behind several later ones: what decides is time (RFC 9002 §6.1.2).
+/// How many later packets must arrive before a packet counts as lost. It is large, because the copy of a packet may
+/// come behind several later ones: what decides is time (RFC 9002 §6.1.2).
 pub const PACKET_THRESHOLD: u32 = 32;
 
 /// The same controllers, which also say what is copied.

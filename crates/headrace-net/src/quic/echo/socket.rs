@@ -1,7 +1,7 @@
 //! A socket that sends some datagrams again.
 //!
-//! In: a socket, and the handoff by which controllers say what is copied (`quic/echo/handoff.rs`). Out: the same socket,
-//! with an echo. One timer serves all copies; it sleeps while there are none.
+//! In: a socket, and the handoff by which controllers say what is copied (`quic/echo/handoff.rs`). Out: the same
+//! socket, with an echo. One timer serves all copies; it sleeps while there are none.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
