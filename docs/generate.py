@@ -50,7 +50,46 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"configuration.md": configuration, "errors.md": errors}
+def dialects() -> str:
+    from headrace.events.dialects import dialects, error_body
+
+    lines = [
+        "# API dialects",
+        "",
+        "headrace passes any HTTP API through. Of these it also knows the words: where a caller's key is,",
+        "which event is the last of an answer (a client that leaves after it had all of it, and its answer",
+        "is kept whole for its `Idempotency-Key`), and how an error is told. An API is known by a part of",
+        "the path, behind any prefix; the longest part decides. What is known by none is taken for the",
+        "first API below that streams in its format: OpenAI's for server-sent events. An API is one row of",
+        "`crates/headrace-core/src/events/dialects/mod.rs`.",
+        "",
+        "| name | its answers are generated at | other paths | keys are in | streams as | its last event |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in dialects().values():
+        ends, others = (", ".join(f"`{part}`" for part in parts) for parts in (row.generates, row.paths))
+        keys = ", ".join(
+            [f"`{name}`" for name in row.key_fields] + [f"`?{name}=`" for name in row.key_queries]
+        )
+        cells = [row.name, ends, others, keys, ", ".join(row.formats), "; ".join(row.last)]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "A field is compared without regard to case. `authorization` holds a key behind `Bearer`. The first",
+        "field is the one in which a model server is given its own key, unless the client used another.",
+        "",
+        "An error, as each of them is told it (here a 401):",
+        "",
+        "```",
+    ]
+    for row in dialects().values():
+        path = next(iter(row.generates), next(iter(row.paths), ""))
+        body = error_body(path, 401, "invalid_api_key", "the API key is missing or unknown").decode().strip()
+        lines.append(f"{row.name}: {body}")
+    return "\n".join([*lines, "```"]) + "\n"
+
+
+PAGES = {"configuration.md": configuration, "dialects.md": dialects, "errors.md": errors}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

@@ -20,7 +20,7 @@ def generator() -> object:
     return module
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "errors.md"])
+@pytest.mark.parametrize("page", ["configuration.md", "dialects.md", "errors.md"])
 def test_pages_made_from_code_are_fresh(page: str) -> None:
     """After a change: `python docs/generate.py`."""
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page]()  # type: ignore[attr-defined]

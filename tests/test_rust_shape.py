@@ -33,7 +33,7 @@ ROOMS = {
     ],
     "headrace-py": [
         ["convert", "errors"],
-        ["replay", "report"],
+        ["dialects", "replay", "report"],
         ["bridge"],
         ["waiter"],
         ["client", "exchange"],

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "python" / "headrace"
 # Each may import what stands before it, and itself.
 LAYERS = [
     ["errors", "_engine", "extras", "printable"],
-    ["dev_certificate", "echo", "loop"],
+    ["dev_certificate", "echo", "events", "loop"],
     ["config"],
     ["exchange"],
     ["server", "client", "observe"],

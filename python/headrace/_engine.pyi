@@ -27,7 +27,12 @@ __all__ = [
     "Waiter",
     "build_info",
     "close_connections",
+    "dialects",
+    "dialects_of",
+    "error_body",
     "error_kinds",
+    "is_generation",
+    "is_last_event",
     "make_certificate",
     "monotonic_ns",
 ]
@@ -111,6 +116,35 @@ def close_connections() -> None:
 
 def error_kinds() -> list[tuple[str, str, bool, int, int, str]]:
     """The table of error kinds: slug, side, retryable, HTTP status, HTTP/3 code, sentence."""
+
+@type_check_only
+class DialectRow(TypedDict):
+    """A row of the table of API dialects; `headrace.events.dialects.Dialect` says what each is."""
+
+    name: str
+    generates: list[str]
+    paths: list[str]
+    key_fields: list[str]
+    key_queries: list[str]
+    formats: list[str]
+    last: list[str]
+    words: list[str]
+    texts: list[str]
+
+def dialects() -> list[DialectRow]:
+    """The table of API dialects, in its order."""
+
+def dialects_of(target: str) -> list[str]:
+    """Names of the dialects that have a path; the first is the one it is taken for."""
+
+def is_generation(target: str) -> bool:
+    """Whether the answer to a POST there is generated."""
+
+def error_body(target: str, status: int, code: str, message: str, param: str | None = None) -> bytes:
+    """A whole JSON body that tells an error in the words of the API at this path."""
+
+def is_last_event(dialect: str, format: str, event: bytes) -> bool:
+    """Whether an event, as it came in this format, is its answer's last. Raises `UsageError`."""
 
 @final
 class Bridge:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from types import TracebackType
 
 from headrace import _engine
 from headrace.config import Config, engine_json, files
 from headrace.errors import ClientGoneError, ConfigError, HeadraceError, Kind, kinds, with_file
+from headrace.events import dialects
 from headrace.exchange import Exchange, Handler
 from headrace.loop import bridge
 
@@ -126,7 +126,7 @@ async def _answer_failure(exchange: Exchange, kind: Kind) -> None:
     """While no head was sent, the client is told by a status; of what was found, the log alone is told."""
     if exchange.phase != "open":
         return
-    error = {"message": f"{kind.sentence}; the server's log says why", "type": f"{kind.side}_error"}
-    body = json.dumps({"error": error | {"code": kind.slug}}).encode() + b"\n"
+    message = f"{kind.sentence}; the server's log says why"
+    body = dialects.error_body(exchange.request.path, kind.status, kind.slug, message)
     with contextlib.suppress(HeadraceError):
         await exchange.answer(kind.status, [("content-type", "application/json")], body)

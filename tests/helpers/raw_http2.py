@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class RawHttp2:
         self._pings: list[PingFrame] = []
         self._frames: list[Frame] = []
         """Read, and not asked for yet."""
+        self.bodies: dict[int, bytes] = {}
+        """Of the streams that have ended."""
 
     @classmethod
     async def connect(cls, port: int, ca_file: Path) -> RawHttp2:
@@ -29,8 +31,9 @@ class RawHttp2:
         raw._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize())
         return raw
 
-    async def get(self, stream: int, path: str) -> None:
+    async def get(self, stream: int, path: str, extra: Sequence[tuple[str, str]] = ()) -> None:
         fields = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)]
+        fields += extra
         frame = HeadersFrame(stream, self._encoder.encode(fields), flags=["END_HEADERS", "END_STREAM"])
         self._writer.write(frame.serialize())
 
@@ -55,6 +58,8 @@ class RawHttp2:
             frame = await self._next(lambda frame: frame.stream_id == stream)
             if isinstance(frame, HeadersFrame):
                 status = int(dict(self._decoder.decode(frame.data))[":status"])
+            if isinstance(frame, DataFrame):
+                self.bodies[stream] = self.bodies.get(stream, b"") + frame.data
             if "END_STREAM" in frame.flags:
                 return status
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
-from aioquic.buffer import encode_uint_var
+from aioquic.buffer import Buffer, encode_uint_var
 from aioquic.h3.connection import H3_ALPN
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import (
@@ -155,6 +155,15 @@ class RawPeer(QuicConnectionProtocol):
             length, at = (length & 0x3F) << 8 | data[2], 3
         _, fields = pylsqpack.Decoder(0, 0).feed_header(stream, data[at : at + length])
         return int(dict(fields)[b":status"])
+
+    def body_of(self, stream: int) -> bytes:
+        """What the DATA frames hold."""
+        buffer, body = Buffer(data=self.data[stream]), b""
+        while not buffer.eof():
+            kind, length = buffer.pull_uint_var(), buffer.pull_uint_var()
+            payload = buffer.pull_bytes(length)
+            body += payload if kind == DATA else b""
+        return body
 
 
 @contextlib.asynccontextmanager

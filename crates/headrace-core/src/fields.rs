@@ -61,6 +61,14 @@ pub fn is_valid_value(value: &[u8]) -> bool {
         && !value.last().is_some_and(blank)
 }
 
+/// What each field costs beside its bytes (RFC 9114 §4.2.2).
+pub const OVERHEAD: usize = 32;
+
+/// The size of fields, as RFC 9114 §4.2.2 and RFC 9113 §10.5.1 count it.
+pub fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + OVERHEAD).sum()
+}
+
 /// A `content-length` that cannot be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLength;

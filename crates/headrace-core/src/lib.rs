@@ -5,7 +5,7 @@
 //!
 //! * [`http3`]: RFC 9114 frames, RFC 9204 field sections, RFC 9218 priorities
 //! * [`http1`]: the response side of RFC 9112, for model servers
-//! * [`events`]: where one SSE event or NDJSON line ends ([`events::sse`], [`events::ndjson`])
+//! * [`events`]: where one event of an answer ends ([`events::formats`]), and what it says ([`events::dialects`])
 //! * [`relay`]: the state table of one relayed answer, and how it ends
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`json_fields`]: single fields of a request's body

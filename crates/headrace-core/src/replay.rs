@@ -16,11 +16,12 @@ use crate::relay::Cause;
 /// What an entry costs beside its bytes, so that many small ones do not hold more memory than they seem to.
 const ENTRY_COST: usize = 64;
 
-/// One piece of the body: a whole event where `is_event`.
+/// One piece of the body: a whole event where `is_event`, the answer's last where `is_last`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub bytes: Bytes,
     pub is_event: bool,
+    pub is_last: bool,
 }
 
 impl Entry {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     fn entry(text: &'static str) -> Entry {
-        Entry { bytes: Bytes::from_static(text.as_bytes()), is_event: true }
+        Entry { bytes: Bytes::from_static(text.as_bytes()), is_event: true, is_last: false }
     }
 
     fn broken() -> End {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
+use headrace_core::events::dialects::Dialect;
 use headrace_core::memory::Memory;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -148,14 +149,9 @@ impl Worker {
         *self.shared.phase.borrow()
     }
 
-    /// An answer of the engine itself, in the shape that OpenAI's clients read.
-    pub fn error_answer(&self, error: &Error) -> (StatusCode, HeaderMap, Vec<u8>) {
-        let body = format!(
-            "{{\"error\":{{\"message\":\"{}\",\"type\":\"{}_error\",\"code\":\"{}\"}}}}\n",
-            error.kind.sentence(),
-            error.kind.side().name(),
-            error.kind.slug(),
-        );
+    /// An answer of the engine itself, in the words of the API at this path.
+    pub fn error_answer(&self, error: &Error, path: &str) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let body = (Dialect::of(path).errors.body)(&error.kind.into()) + "\n";
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CONTENT_LENGTH, body.len().into());

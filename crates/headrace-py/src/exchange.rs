@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use headrace_core::events::dialects::Dialect;
 use headrace_core::{Error, Kind, json_fields};
 use headrace_net::exchange::{self, Command, Phase};
 use headrace_net::relay;
@@ -79,7 +80,8 @@ impl Request {
 
     fn __repr__(&self) -> String {
         let head = &self.0.head;
-        format!("<Request {} {} {}>", head.method, head.path, self.0.protocol.name())
+        // Not the query: there may be a key in it.
+        format!("<Request {} {} {}>", head.method, self.path(), self.0.protocol.name())
     }
 }
 
@@ -159,6 +161,7 @@ impl RelayRequest {
                 head_timeout: seconds("head_timeout", head_timeout)?,
             };
             Ok(Self(relay::RelayRequest {
+                dialect: Dialect::of(&request.0.head.path),
                 upstream,
                 body: body.map(Bytes::copy_from_slice),
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
@@ -171,7 +174,8 @@ impl RelayRequest {
 
     fn __repr__(&self) -> String {
         let upstream = &self.0.upstream;
-        format!("<RelayRequest {} {} {}>", upstream.method, upstream.target.authority(), upstream.path)
+        let path = upstream.path.split('?').next().unwrap_or("");
+        format!("<RelayRequest {} {} {path}>", upstream.method, upstream.target.authority())
     }
 }
 

@@ -6,6 +6,7 @@
 mod bridge;
 mod client;
 mod convert;
+mod dialects;
 mod errors;
 mod exchange;
 mod replay;
@@ -57,6 +58,11 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(close_connections, module)?)?;
     module.add_function(wrap_pyfunction!(make_certificate, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_kinds, module)?)?;
+    module.add_function(wrap_pyfunction!(dialects::rows, module)?)?;
+    module.add_function(wrap_pyfunction!(dialects::dialects_of, module)?)?;
+    module.add_function(wrap_pyfunction!(dialects::is_generation, module)?)?;
+    module.add_function(wrap_pyfunction!(dialects::error_body, module)?)?;
+    module.add_function(wrap_pyfunction!(dialects::is_last_event, module)?)?;
     module.add_class::<bridge::Bridge>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<exchange::Target>()?;

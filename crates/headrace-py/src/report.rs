@@ -48,7 +48,7 @@ impl RelayReport {
     /// `sse`, `ndjson` or `raw`.
     #[getter]
     fn framing(&self) -> &'static str {
-        self.0.framing.name()
+        self.0.format.name
     }
 
     /// The Unix time at which the relay began.

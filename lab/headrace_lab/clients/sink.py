@@ -14,19 +14,34 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-NUMBERED = re.compile(rb'"n":\s*(\d+),\s*"t":\s*(\d+)(?:,\s*"due":\s*(\d+))?')
-# What a real model's event holds when it has a token; events with a role, usage or an end do not.
-CONTENT = re.compile(rb'"(?:content|text|response|thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
-DONE = re.compile(rb'^data: ?\[DONE\]|"type"\s*:\s*"message_stop"|"done"\s*:\s*true', re.MULTILINE)
-ERROR = re.compile(rb'^event: ?error|"error"\s*:\s*\{', re.MULTILINE)
+from headrace.events import dialects
 
+NUMBERED = re.compile(rb'"n":\s*(\d+),\s*"t":\s*(\d+)(?:,\s*"due":\s*(\d+))?')
 
 UNFINISHED = "unfinished"
 """The error of an answer that still came when the lab's own time was over: nothing of it was lost."""
 REFUSAL_BYTES = 200
 """How much of the body of a refusal is kept for people to read."""
+
+
+@cache
+def token_of(path: str) -> re.Pattern[bytes]:
+    """What a real model's event holds when it has a token; events with a role, usage or an end do not."""
+    members = "|".join(dialects.of(path).texts)
+    return re.compile(rf'"(?:{members})"\s*:\s*"[^"]'.encode())
+
+
+def is_error(line: bytes) -> bool:
+    """Whether a line of an event tells that the answer broke off."""
+    if b"error" not in line:
+        return False
+    field, _, value = line.partition(b":")
+    if field == b"event":
+        return value.strip() == b"error"
+    return dialects.error_message(value if field == b"data" else line) is not None
 
 
 @dataclass
@@ -36,6 +51,8 @@ class Sink:
     number: int
     connection: int
     tag: str
+    path: str = "/v1/chat/completions"
+    """What was asked; it says which API's events are read."""
     connect_ns: int = 0
     """When the connection was begun, where it was begun for this stream alone."""
     sent_ns: int = 0
@@ -48,7 +65,7 @@ class Sink:
     error: str = ""
     """A slug, or the name of the exception's class; empty after a clean end."""
     done: bool = False
-    """The answer said itself that it was whole (`[DONE]`, `message_stop`, `done`)."""
+    """The answer said itself that it was whole, in the words of any API."""
     said_error: bool = False
     """The answer held an error event."""
     refusal: bytes = b""
@@ -98,13 +115,13 @@ class Sink:
         if found := NUMBERED.search(line):
             number, sent, due = found.groups()
             self.tokens.append((int(number), int(due or 0), int(sent), at_ns))
-            self.done = self.done or DONE.search(line) is not None
+            self.done = self.done or dialects.is_last(line)
             return
-        if DONE.search(line):
+        if dialects.is_last(line):
             self.done = True
-        elif ERROR.search(line):
+        elif is_error(line):
             self.said_error = True
-        elif CONTENT.search(line):
+        elif token_of(self.path).search(line):
             self.tokens.append((len(self.tokens), 0, 0, at_ns))
 
     def end(self, at_ns: int, error: str = "") -> None:

@@ -120,7 +120,7 @@ class Run:
             together = load.connections * load.streams if load.protocol == "http1" else 1
             for _ in range(together):
                 await made.connect()
-            warm = [Sink(-1, number, "warm-up") for _ in range(together)]
+            warm = [Sink(-1, number, "warm-up", load.path) for _ in range(together)]
             if not load.request:
                 request = self.request(WARM_UP, "warm-up", 1)
                 handles = [await made.send(request, sink) for sink in warm]
@@ -137,7 +137,7 @@ class Run:
         total = load.connections * load.streams
         await asyncio.sleep(load.spread_s * (number + chance.random()) / total)
         for turn in range(load.rounds):
-            sink = Sink(number, number % load.connections, f"{number}.{turn}")
+            sink = Sink(number, number % load.connections, f"{number}.{turn}", load.path)
             self.sinks.append(sink)
             try:
                 await self._one(sink, number, chance)

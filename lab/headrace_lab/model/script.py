@@ -129,6 +129,7 @@ def ending(script: Script) -> bytes:
     """Returns what says, after the last event, that an answer is whole."""
     if script.shape == "anthropic":
         return b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+    # Ollama's last line says it itself.
     return DONE if script.framing == "sse" and script.shape != "ollama" else b""
 
 

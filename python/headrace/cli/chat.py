@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from headrace.events import dialects
 from headrace.printable import clipped, for_terminal, one_line
 
 DEFAULT_URL = "https://localhost:4433"
+PATH = "/v1/chat/completions"
+API = dialects.of(PATH)
 
 
 def chat(
@@ -120,7 +123,7 @@ class Talk:
 
     def __init__(self, url: str, trust: Any, api_key: str | None, max_tokens: int, quiet: bool) -> None:
         self.url, self.trust, self.max_tokens, self.quiet = url, trust, max_tokens, quiet
-        self.headers = [("authorization", f"Bearer {api_key}")] if api_key else []
+        self.headers = [API.key_header(api_key)] if api_key else []
         self.messages: list[dict[str, str]] = []
         self.model = ""
         self.connection: Any = None
@@ -164,7 +167,7 @@ class Talk:
         # A pipe gets the model's own bytes; a terminal would do what they say.
         show = for_terminal if sys.stdout.isatty() else str
         headers = [*self.headers, ("content-type", "application/json"), ("accept", "text/event-stream")]
-        response = self.connection.request("POST", "/v1/chat/completions", headers, json.dumps(body).encode())
+        response = self.connection.request("POST", PATH, headers, json.dumps(body).encode())
         is_whole = False
         try:
             if await response.head() != 200:
@@ -197,12 +200,12 @@ def _content(data: str) -> str:
     broke off."""
     from headrace.errors import StreamError
 
-    if data == "[DONE]":
+    if API.is_last_data(data):
         return ""
     try:
         value = json.loads(data)
-        if error := value.get("error"):
-            raise StreamError("truncated", error["message"] if isinstance(error, dict) else str(error))
+        if error := dialects.error_in(value):
+            raise StreamError("truncated", error)
         choices = value.get("choices") or [{}]
         return str(choices[0].get("delta", {}).get("content") or "")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -210,11 +213,7 @@ def _content(data: str) -> str:
 
 
 def _message(body: bytes) -> str:
-    try:
-        error = json.loads(body)["error"]
-        return str(error if isinstance(error, str) else error["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return body.decode("utf-8", "replace").strip()
+    return dialects.error_message(body) or body.decode("utf-8", "replace").strip()
 
 
 def _explain_closed_port(url: str) -> None:

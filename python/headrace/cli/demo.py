@@ -22,7 +22,9 @@ from typing import Any
 import typer
 
 from headrace.errors import HeadraceError, StreamResetError
+from headrace.events import dialects
 
+PATH = "/v1/chat/completions"
 STOP_AFTER = 15
 """How many tokens of the first generation are read before it is stopped."""
 SECOND_TOKENS = 60
@@ -56,7 +58,7 @@ class Generation:
     partial: bytes = b""
     """The beginning of a frame whose rest comes in the next packet."""
     is_done: bool = False
-    """`[DONE]` has come, and FIN after it."""
+    """The answer's own last event has come, and FIN after it."""
 
     def largest_gap_ms(self) -> float:
         times = self.arrivals_ns
@@ -142,7 +144,7 @@ def _ask(connection: Any, model: str, prompt: str, tokens: int) -> Any:
         "messages": [{"role": "user", "content": prompt}],
     }
     headers = [("content-type", "application/json"), ("accept", "text/event-stream")]
-    return connection.request("POST", "/v1/chat/completions", headers, json.dumps(body).encode())
+    return connection.request("POST", PATH, headers, json.dumps(body).encode())
 
 
 async def _read(response: Any, into: Generation, frames: int | None = None, quiet: bool = False) -> None:
@@ -185,7 +187,7 @@ def _count(data: bytes, at_ns: int, into: Generation) -> None:
     into.arrivals_ns.append(at_ns)
     into.events_in_frames[-1] += data.count(b"\n\n")
     for line in data.splitlines():
-        if line == b"data: [DONE]":
+        if dialects.of(PATH).is_last(line):
             into.is_done = True
         elif line.startswith(b"data: {"):
             delta = json.loads(line[6:])["choices"][0]["delta"]

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from headrace.events.dialects import is_generation
+
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 REPLAY_SAFE_EXTENSION = "headrace_replay_safe"
 
 ReplaySafe: Mapping[str, bool] = MappingProxyType({REPLAY_SAFE_EXTENSION: True})
 """The `extensions=` of an httpx request that does no harm when the server receives it twice."""
-
-COMPLETIONS = ("/completions", "/responses", "/messages", "/api/chat", "/api/generate")
-"""How the paths end whose answers are generated."""
 
 
 def is_replay_safe(method: str, headers: list[tuple[str, str]], is_declared: bool) -> bool:
@@ -27,9 +26,8 @@ def is_replay_safe(method: str, headers: list[tuple[str, str]], is_declared: boo
 
 
 def add_key(method: str, target: str, headers: list[tuple[str, str]]) -> None:
-    """Gives a completion an `Idempotency-Key` of its own, unless it has one."""
-    is_completion = method == "POST" and target.partition("?")[0].endswith(COMPLETIONS)
-    if is_completion and not any(name == "idempotency-key" for name, _ in headers):
+    """Gives a request whose answer is generated an `Idempotency-Key` of its own, unless it has one."""
+    if is_generation(method, target) and not any(name == "idempotency-key" for name, _ in headers):
         import uuid
 
         headers.append(("idempotency-key", str(uuid.uuid4())))

@@ -1,7 +1,7 @@
-"""Answers of the gateway itself, in the shape that the client of that path reads.
+"""Answers of the gateway itself, in the words of the API that was asked.
 
-In: a code, a sentence. Out: a status, headers and a JSON body. OpenAI's clients read `error.message` and
-`error.code`, Anthropic's `type: error` with `error.type`, Ollama's a text in `error`.
+In: a code, a sentence. Out: a status, headers and a JSON body. How each API tells an error is a column of the
+table of dialects (`headrace.events.dialects`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import json
 from typing import Any
 
 from headrace.errors import kinds
+from headrace.events import dialects
 from headrace.exchange import Exchange
+
+JSON = ("content-type", "application/json")
 
 REFUSALS = {
     "invalid_path": (
@@ -26,26 +29,10 @@ REFUSALS = {
 }
 """What the gateway refuses beside the engine's kinds: code, status, meaning."""
 
-# What the SDKs name these statuses; others by their hundreds.
-TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    502: "upstream_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 
-
-async def send_json(
-    exchange: Exchange, status: int, value: Any, headers: list[tuple[str, str]] | None = None
-) -> None:
+async def send_json(exchange: Exchange, status: int, value: Any) -> None:
     """A whole JSON answer."""
-    body = json.dumps(value).encode() + b"\n"
-    await exchange.answer(status, [("content-type", "application/json"), *(headers or [])], body)
+    await exchange.answer(status, [JSON], json.dumps(value).encode() + b"\n")
 
 
 def status_of(code: str) -> int:
@@ -54,19 +41,11 @@ def status_of(code: str) -> int:
 
 
 async def send_error(exchange: Exchange, code: str, message: str, param: str | None = None) -> None:
-    """An error, shaped for the path that was asked."""
-    status, headers = status_of(code), []
+    """An error, in the words of the API at the path that was asked."""
+    status, headers = status_of(code), [JSON]
     if status == 401:
         headers.append(("www-authenticate", "Bearer"))
     if status == 503:
         headers.append(("retry-after", "1"))
-    await send_json(
-        exchange, status, error_value(exchange.request.path, status, code, message, param), headers
-    )
-
-
-def error_value(path: str, status: int, code: str, message: str, param: str | None) -> dict[str, Any]:
-    if path.startswith("/api/"):
-        return {"error": message, "code": code}
-    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"message": message, "type": kind, "param": param, "code": code}}
+    body = dialects.error_body(exchange.request.path, status, code, message, param)
+    await exchange.answer(status, headers, body)

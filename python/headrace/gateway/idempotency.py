@@ -20,6 +20,7 @@ from headrace import errors
 from headrace.config import Idempotency
 from headrace.errors import HeadraceError
 from headrace.exchange import RelayReport, ReplayBudget, ReplayBuffer, Request
+from headrace.gateway.auth import identity, without_keys
 
 log = logging.getLogger("headrace.idempotency")
 
@@ -146,14 +147,11 @@ def _may_be_asked_again(status: int) -> bool:
 
 def _fingerprint(request: Request, body: bytes) -> bytes:
     """Of what is asked, so that a key cannot fetch the answer to something else."""
-    asked = hashlib.sha256(f"{request.method} {request.target}\n".encode())
+    asked = hashlib.sha256(f"{request.method} {without_keys(request.target)}\n".encode())
     asked.update(body)
     return asked.digest()
 
 
 def _who(request: Request, key_name: str | None) -> str:
     """Whose key it is: nobody gets another's answer by a guess."""
-    if key_name is not None:
-        return f"key {key_name}"
-    shown = "\n".join(request.header(name) or "" for name in ("authorization", "x-api-key"))
-    return hashlib.sha256(shown.encode()).hexdigest()
+    return identity(request) if key_name is None else f"key {key_name}"

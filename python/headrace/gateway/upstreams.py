@@ -17,8 +17,9 @@ from headrace._engine import Server as Engine
 from headrace.config import Config, key_of_environment
 from headrace.config import Upstream as UpstreamConfig
 from headrace.errors import HeadraceError
-from headrace.exchange import Exchange, RelayRequest, Target
-from headrace.gateway.auth import KEY_FIELDS
+from headrace.events import dialects
+from headrace.exchange import Exchange, RelayRequest, Request, Target
+from headrace.gateway.auth import without_keys
 from headrace.gateway.early_data import TOO_EARLY, is_early
 from headrace.gateway.model_list import model_names
 from headrace.gateway.paths import begins
@@ -83,20 +84,15 @@ class Upstream:
             held.append(TOO_EARLY)
         if may_be_replay or is_early(exchange):
             set_fields.append(("early-data", "1"))
-        drop = DROPPED_FIELDS
+        drop, asked = DROPPED_FIELDS, exchange.request.target
+        if self.api_key or not forward_key:
+            drop, asked = [*drop, *dialects.key_fields()], without_keys(asked)
         if self.api_key:
-            drop = [*drop, *KEY_FIELDS]
-            # The form the client used is the form this kind of API wants.
-            if exchange.request.header("x-api-key"):
-                set_fields.append(("x-api-key", self.api_key))
-            else:
-                set_fields.append(("authorization", f"Bearer {self.api_key}"))
-        elif not forward_key:
-            drop = [*drop, *KEY_FIELDS]
+            set_fields.append(dialects.key_field(_key_field(exchange.request), self.api_key))
         return RelayRequest(
             exchange.request,
             self.target,
-            self.prefix + exchange.request.target,
+            self.prefix + asked,
             remove=drop,
             set=set_fields,
             body=None,
@@ -118,6 +114,14 @@ class Upstream:
     def __repr__(self) -> str:
         state = "healthy" if self.is_healthy else f"unhealthy: {self.reason}"
         return f"<Upstream {self.name} {state}, {self.in_flight} in flight>"
+
+
+def _key_field(request: Request) -> str:
+    """The field in which an upstream is given its own key: the one that the client used, for that is the one
+    that this kind of server wants; or else the API's own."""
+    known = dialects.of(request.path).key_fields
+    used = [name for name in [*known, *dialects.key_fields()] if request.header(name)]
+    return (used or known)[0]
 
 
 def make(config: UpstreamConfig) -> Upstream:
@@ -190,14 +194,14 @@ async def check(upstream: Upstream, engine: Engine) -> None:
 
 
 async def _ask(upstream: Upstream, engine: Engine) -> None:
-    fields = [("accept", "application/json")]
+    fields, path = [("accept", "application/json")], upstream.config.health_path
     if upstream.api_key:
-        fields += [("authorization", f"Bearer {upstream.api_key}"), ("x-api-key", upstream.api_key)]
+        fields += [dialect.key_header(upstream.api_key) for dialect in dialects.sharing(path)]
     try:
         status, _, body = await engine.fetch(
             upstream.target,
             "GET",
-            upstream.prefix + upstream.config.health_path,
+            upstream.prefix + path,
             fields,
             b"",
             connect_timeout=HEALTH_TIMEOUT_S,
@@ -212,7 +216,7 @@ async def _ask(upstream: Upstream, engine: Engine) -> None:
             log.warning("upstream %s cannot be asked how it is: %s", upstream.name, error)
         return
     if status >= 500:
-        upstream.mark(False, f"{upstream.config.health_path} answers {status}")
+        upstream.mark(False, f"{path} answers {status}")
         return
     if status == 200 and not upstream.config.models:
         upstream.discovered = dict.fromkeys(model_names(body)) or upstream.discovered

@@ -91,7 +91,7 @@ async def test_who_outlives_the_grace_time_is_told_and_reset(
         async for batch in answer.chunks():
             body += b"".join(chunk.data for chunk in batch)
     assert await drained == 1
-    error = {"message": TOLD, "type": "us_error", "code": "gateway_draining"}
+    error = {"message": TOLD, "type": "overloaded_error", "param": None, "code": "gateway_draining"}
     if framing == "sse":
         last = body.split(b"\n\n")[-2]
         assert last.startswith(b"event: error\ndata: ")

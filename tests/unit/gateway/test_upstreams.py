@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import Upstream as UpstreamConfig
-from headrace.gateway.auth import Keys, hash_key, new_key
 from headrace.gateway.model_list import model_names
 from headrace.gateway.upstreams import Upstreams
 
@@ -65,26 +64,3 @@ def test_paths_are_matched_by_their_beginning() -> None:
 )
 def test_model_lists_of_any_kind_are_survived(body: bytes, names: list[str]) -> None:
     assert model_names(body) == names
-
-
-def test_a_key_is_known_by_its_hash_alone() -> None:
-    from headrace.config import Auth
-
-    key, entry = new_key("alice")
-    assert key not in entry
-    assert hash_key(key) in entry
-
-    class Request:
-        def __init__(self, **fields: str) -> None:
-            self.fields = fields
-
-        def header(self, name: str) -> str | None:
-            return self.fields.get(name)
-
-    keys = Keys(Auth(keys=[entry]))
-    assert keys.are_required
-    assert keys.name_of(Request(authorization=f"Bearer {key}")) == "alice"  # type: ignore[arg-type]
-    assert keys.name_of(Request(authorization=f"bearer {key}")) == "alice"  # type: ignore[arg-type]
-    assert keys.name_of(Request(authorization=f"Bearer {key}x")) is None  # type: ignore[arg-type]
-    assert keys.name_of(Request()) is None  # type: ignore[arg-type]
-    assert not Keys(Auth()).are_required

@@ -144,6 +144,11 @@ impl Decoder {
         }
     }
 
+    /// What is kept of a frame that is not whole yet.
+    pub fn kept(&self) -> &[u8] {
+        &self.kept
+    }
+
     /// Whether the stream may end here: between two frames (RFC 9114 §7.1).
     pub fn is_between_frames(&self) -> bool {
         matches!(self.state, State::Header) && self.kept.is_empty()

@@ -155,6 +155,23 @@ pub fn decode_request(section: &[u8], max_size: usize) -> Result<RequestHead, He
     Ok(RequestHead { method, scheme, authority, path, headers })
 }
 
+/// The `:path` of a request whose field section is not whole, or cannot be used: an error is told in the words of the
+/// API that was asked. `max_size`: of what is decoded until the path is found.
+pub fn path_in(section: &[u8], max_size: usize) -> Option<String> {
+    let mut path = None;
+    // Where the section is cut off, or the path was found, decoding fails; what was found before is good.
+    let _ = qpack::decode(section, max_size, |name, value| {
+        if name == b":path" {
+            path = std::str::from_utf8(value).ok().map(str::to_owned);
+        }
+        match path {
+            Some(_) => Err(malformed("the path was found")),
+            None => Ok(()),
+        }
+    });
+    path
+}
+
 /// Whether a request that somebody wants to send may be sent: what `decode_request` would refuse must not leave.
 ///
 /// # Errors
@@ -247,10 +264,8 @@ pub fn request_size(head: &RequestHead) -> usize {
         (":authority", &head.authority),
         (":path", &head.path),
     ];
-    let pseudo = pseudo.iter().map(|(name, value)| name.len() + value.len() + qpack::FIELD_OVERHEAD);
-    let fields = head.headers.iter();
-    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + qpack::FIELD_OVERHEAD);
-    pseudo.chain(fields).sum()
+    let pseudo = pseudo.iter().map(|(name, value)| name.len() + value.len() + fields::OVERHEAD);
+    pseudo.sum::<usize>() + fields::size(&head.headers)
 }
 
 /// A HEADERS frame with trailers.

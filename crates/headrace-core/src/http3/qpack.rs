@@ -9,9 +9,7 @@ use bytes::BufMut;
 use super::code::{self, Http3Error};
 use super::huffman;
 use super::static_table::{STATIC_TABLE, find};
-
-/// What each field costs beside its bytes (RFC 9114 §4.2.2).
-pub const FIELD_OVERHEAD: usize = 32;
+use crate::fields;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
@@ -44,7 +42,7 @@ pub fn decode(
     let (mut name, mut value) = (Vec::new(), Vec::new());
     let mut room = max_size;
     while let Some(&first) = input.first() {
-        room = room.checked_sub(FIELD_OVERHEAD).ok_or(DecodeError::TooLarge)?;
+        room = room.checked_sub(fields::OVERHEAD).ok_or(DecodeError::TooLarge)?;
         let (name, value) = if first & 0x80 != 0 {
             // Indexed field line (§4.5.2).
             let (name, value) = entry(first & 0x40 != 0, integer(&mut input, 6)?)?;

@@ -49,8 +49,8 @@ pub enum Seen {
 /// How far the answer, and the server, are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The event that says that the answer is over was handed to the transport.
-    pub is_done_mark_sent: bool,
+    /// The last event that was handed on is the one by which the API says that the answer is over.
+    pub is_last_event_sent: bool,
     /// The server has closed its connections: that a client is lost is the server's own doing.
     pub is_server_closed: bool,
 }
@@ -67,7 +67,7 @@ pub fn input(seen: Seen, state: State, progress: Progress) -> Input {
         Seen::Failed(_) => Input::Failed,
         Seen::Stalled => Input::Stalled,
         Seen::Flushed => Input::Flushed,
-        Seen::Gone(_) if progress.is_done_mark_sent => Input::Left,
+        Seen::Gone(_) if progress.is_last_event_sent => Input::Left,
         Seen::Gone(Gone::Stopped) => Input::Stopped,
         // An answer that has failed already keeps its own cause.
         Seen::Gone(Gone::Lost) if progress.is_server_closed && state != State::Failing => Input::Expired,
@@ -110,12 +110,12 @@ mod tests {
     fn progress() -> impl Iterator<Item = Progress> {
         [(false, false), (false, true), (true, false), (true, true)]
             .into_iter()
-            .map(|(is_done_mark_sent, is_server_closed)| Progress { is_done_mark_sent, is_server_closed })
+            .map(|(is_last_event_sent, is_server_closed)| Progress { is_last_event_sent, is_server_closed })
     }
 
     #[test]
     fn a_client_that_leaves_after_the_last_event_is_never_stopped_or_lost() {
-        for progress in progress().filter(|progress| progress.is_done_mark_sent) {
+        for progress in progress().filter(|progress| progress.is_last_event_sent) {
             for (state, gone) in STATES.iter().flat_map(|state| [(state, Gone::Stopped), (state, Gone::Lost)])
             {
                 assert_eq!(input(Seen::Gone(gone), *state, progress), Input::Left);

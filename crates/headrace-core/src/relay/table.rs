@@ -54,8 +54,8 @@ pub enum Input {
     Stopped,
     /// The client's connection is gone.
     Lost,
-    /// The client left, by a stop or with its connection, after the event that says that the answer is over
-    /// (`data: [DONE]`): it had all of it. OpenAI's SDK does so.
+    /// The client left, by a stop or with its connection, after the answer's own last event, as its API
+    /// has it (`events/dialects`): it had all of it. OpenAI's SDK does so after `data: [DONE]`.
     Left,
     /// The server goes away, and its answers have had their time.
     Expired,

@@ -191,7 +191,7 @@ impl Driver {
         self.expect(Phase::Answering)?;
         if !data.is_empty() && !self.is_head_request {
             self.progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-            self.down.queue_data(&Piece { held: &[], fresh: &data, is_event: false });
+            self.down.queue_data(&Piece::whole(&data, false));
         }
         self.flush(self.worker.config.limits.stream_budget_bytes).await
     }

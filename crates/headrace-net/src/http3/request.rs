@@ -11,6 +11,7 @@ use headrace_core::http3::code::Scope;
 use headrace_core::http3::message::{self, HeadError, RequestHead};
 use headrace_core::http3::{Http3Error, code, priority};
 use headrace_core::{Error, Kind};
+use http::Method;
 use quinn::{RecvStream, SendStream};
 
 use crate::downstream::Downstream;
@@ -39,19 +40,18 @@ pub async fn serve(
         Ok(Ok(head)) => head,
         Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
         Err(_) => {
-            return refuse(
-                &worker,
-                &connection,
-                sender,
-                reader,
-                Refusal::Answer(Kind::RequestTimeout.into()),
-            )
-            .await;
+            let path = reader.path_of_failed_head().await;
+            let refusal = Refusal::answer(Kind::RequestTimeout, path);
+            return refuse(&worker, &connection, sender, reader, refusal).await;
         }
     };
     let active = match worker.begin_exchange() {
         Ok(active) => active,
-        Err(error) => return refuse(&worker, &connection, sender, reader, Refusal::Answer(error)).await,
+        Err(error) => {
+            let is_head_request = head.method == Method::HEAD;
+            let refusal = Refusal::Answer { error, path: head.path, is_head_request };
+            return refuse(&worker, &connection, sender, reader, refusal).await;
+        }
     };
     if let Some(field) = head.headers.get("priority") {
         // A PRIORITY_UPDATE that came before the request wins (RFC 9218 §7).
@@ -75,12 +75,18 @@ pub async fn serve(
 
 /// Why a head does not become an exchange.
 enum Refusal {
-    /// The client is told why, by an answer.
-    Answer(Error),
+    /// The client is told why, by an answer in the words of the API at that path (empty: it is not known).
+    Answer { error: Error, path: String, is_head_request: bool },
     /// The client broke the protocol, on this stream (RFC 9114 §4.1.2) or on the connection.
     Breach(Http3Error),
     /// The client is gone.
     Silent,
+}
+
+impl Refusal {
+    fn answer(kind: Kind, path: Option<String>) -> Self {
+        Refusal::Answer { error: kind.into(), path: path.unwrap_or_default(), is_head_request: false }
+    }
 }
 
 async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<RequestHead, Refusal> {
@@ -94,15 +100,18 @@ async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<
             )));
         }
         Err(ReadFailure::Http3(error)) => return Err(Refusal::Breach(error)),
-        Err(ReadFailure::HeadTooLarge) => return Err(Refusal::Answer(Kind::HeadTooLarge.into())),
+        Err(ReadFailure::HeadTooLarge) => {
+            return Err(Refusal::answer(Kind::HeadTooLarge, reader.path_of_failed_head().await));
+        }
         Err(ReadFailure::Reset(_) | ReadFailure::Lost(_) | ReadFailure::Rejected) => {
             return Err(Refusal::Silent);
         }
     };
+    let path = || message::path_in(&section, max_head_bytes);
     message::decode_request(&section, max_head_bytes).map_err(|error| match error {
         HeadError::Http3(error) => Refusal::Breach(error),
-        HeadError::TooLarge => Refusal::Answer(Kind::HeadTooLarge.into()),
-        HeadError::Connect => Refusal::Answer(Kind::MethodRefused.into()),
+        HeadError::TooLarge => Refusal::answer(Kind::HeadTooLarge, path()),
+        HeadError::Connect => Refusal::answer(Kind::MethodRefused, path()),
     })
 }
 
@@ -123,10 +132,12 @@ async fn refuse(
                 connection.count_cancel();
             }
         }
-        Refusal::Answer(error) => {
-            let (status, headers, body) = worker.error_answer(&error);
+        Refusal::Answer { error, path, is_head_request } => {
+            let (status, headers, body) = worker.error_answer(&error, &path);
             sender.queue_head(status, &headers);
-            sender.queue_data(&Piece { held: &[], fresh: &body, is_event: false });
+            if !is_head_request {
+                sender.queue_data(&Piece::whole(&body, false));
+            }
             if std::future::poll_fn(|cx| sender.poll_flush(cx)).await.is_ok() {
                 sender.finish();
             }

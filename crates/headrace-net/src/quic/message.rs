@@ -3,16 +3,23 @@
 //! In: the receiving half of a QUIC stream. Out: field sections, pieces of a body, and the end, in the order that
 //! RFC 9114 §4.1 allows; or why the message cannot be read on.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
 use bytes::Bytes;
 use headrace_core::http3::code::Scope;
 use headrace_core::http3::frame::{self, Frame, FrameError};
-use headrace_core::http3::{Http3Error, code};
+use headrace_core::http3::{Http3Error, code, message};
 use quinn::{ConnectionError, ReadError, RecvStream};
 
 use crate::quic::stream_code;
 
 /// The most bytes that are taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
+
+/// Most bytes of a head that are looked through for its path, when the head itself cannot be used.
+const MOST_PATH_BYTES: usize = 8 * 1024;
 
 /// Why a message cannot be read on.
 #[derive(Clone, Debug)]
@@ -108,6 +115,23 @@ impl MessageReader {
                     return Err(ReadFailure::Reset(code::INTERNAL_ERROR));
                 }
             }
+        }
+    }
+
+    /// The path of a request whose head is not whole, or too large to be read: of what has come, without waiting for
+    /// more.
+    pub async fn path_of_failed_head(&mut self) -> Option<String> {
+        let mut begun = [self.decoder.kept(), &self.input].concat();
+        loop {
+            let path = message::path_in(&begun, MOST_PATH_BYTES);
+            if path.is_some() || begun.len() >= MOST_PATH_BYTES {
+                return path;
+            }
+            let mut read = pin!(self.recv.read_chunk(MOST_PATH_BYTES, true));
+            let Poll::Ready(Ok(Some(chunk))) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await else {
+                return None;
+            };
+            begun.extend_from_slice(&chunk.bytes);
         }
     }
 

@@ -18,12 +18,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_core::events::{Framing, Piece, Splitter};
+use headrace_core::events::dialects::Dialect;
+use headrace_core::events::{Piece, Splitter};
 use headrace_core::memory::KeptBody;
 use headrace_core::relay::ends::{self, Seen};
 use headrace_core::relay::{Action, Cause, Input, Relay, State};
 use headrace_core::{Error, Kind, fields};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header};
 use tokio::time::sleep;
 
 use crate::downstream::Downstream;
@@ -43,6 +44,8 @@ const CUT_READING_TIME: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub struct RelayRequest {
     pub upstream: UpstreamRequest,
+    /// Of the API that the client speaks.
+    pub dialect: &'static Dialect,
     /// The body that is sent; `None`: the one that the client sent.
     pub body: Option<Bytes>,
     /// The longest silence between two pieces of the answer.
@@ -74,11 +77,11 @@ pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
         machine: Relay::default(),
         report: RelayReport::begin(),
         started: Instant::now(),
-        splitter: Splitter::new(Framing::Raw, 0),
+        splitter: Splitter::new(request.dialect, None, None, 0),
         answer: None,
         trailers: None,
         has_length: false,
-        is_done_mark_sent: false,
+        is_last_event_sent: false,
         expired: Some(Box::pin(client.worker.reached(Phase::Expired))),
         client,
         request,
@@ -111,8 +114,8 @@ struct Relaying<'a> {
     trailers: Option<HeaderMap>,
     /// The head announced how long the body is: nothing may be added to it.
     has_length: bool,
-    /// The event that says that the answer is over was handed on.
-    is_done_mark_sent: bool,
+    /// The last event that was handed on is the answer's own last.
+    is_last_event_sent: bool,
     /// Resolves at the server's own end; `None` once it has.
     expired: Option<Expired>,
     client: ClientSide<'a>,
@@ -213,13 +216,15 @@ impl Relaying<'_> {
         body: &mut AnswerBody,
         watchdog: &mut Watchdog,
     ) -> Poll<Result<bool, Error>> {
-        let Relaying { splitter, report, client, is_done_mark_sent, .. } = self;
+        let Relaying { splitter, report, client, is_last_event_sent, .. } = self;
         let (events_before, mut bytes) = (report.events, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
             splitter.handle_data(data, |piece| {
                 report.note_piece(&piece);
-                *is_done_mark_sent |= piece.is_done_mark();
+                if piece.is_event {
+                    *is_last_event_sent = piece.is_last;
+                }
                 client.down.queue_data(&piece);
             });
         });
@@ -277,7 +282,7 @@ impl Relaying<'_> {
 
     fn how_far(&self) -> ends::Progress {
         let is_server_closed = self.client.worker.phase() == Phase::Closed;
-        ends::Progress { is_done_mark_sent: self.is_done_mark_sent, is_server_closed }
+        ends::Progress { is_last_event_sent: self.is_last_event_sent, is_server_closed }
     }
 
     /// Does what the table asks for.
@@ -320,17 +325,18 @@ impl Relaying<'_> {
         let mut headers = std::mem::take(&mut answer.headers);
         fields::strip_hop_by_hop(&mut headers);
         if answer.status == StatusCode::NO_CONTENT {
-            headers.remove(http::header::CONTENT_LENGTH);
+            headers.remove(header::CONTENT_LENGTH);
         }
         for (name, value) in &self.request.headers {
             headers.insert(name, value.clone());
         }
         self.client.worker.finish_headers(&mut headers);
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let framing = Framing::of(text(http::header::CONTENT_TYPE), text(http::header::CONTENT_ENCODING));
-        self.report.framing = framing;
-        self.has_length = headers.contains_key(http::header::CONTENT_LENGTH);
-        self.splitter = Splitter::new(framing, self.client.worker.config.limits.max_event_bytes);
+        let (content_type, encoding) = (text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING));
+        let max_event_bytes = self.client.worker.config.limits.max_event_bytes;
+        self.splitter = Splitter::new(self.request.dialect, content_type, encoding, max_event_bytes);
+        self.report.format = self.splitter.format();
+        self.has_length = headers.contains_key(header::CONTENT_LENGTH);
         self.client.down.queue_head(answer.status, &headers);
         *self.client.kept_body = None;
     }
@@ -339,7 +345,7 @@ impl Relaying<'_> {
         let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
         let event = self.splitter.poll_error_event(error.kind);
         if let Some(event) = event.filter(|_| !self.client.is_head_request && !self.has_length) {
-            self.client.down.queue_data(&Piece { held: &[], fresh: &event, is_event: true });
+            self.client.down.queue_data(&Piece::whole(&event, true));
         }
     }
 

@@ -29,7 +29,7 @@ pub async fn run(client: ClientSide<'_>, mut reader: Reader) -> RelayReport {
         client,
         cursor: 0,
         state: State::Waiting,
-        is_done_mark_sent: false,
+        is_last_event_sent: false,
         broken: None,
         started,
         last: None,
@@ -61,8 +61,8 @@ struct Playback<'a> {
     cursor: u64,
     /// Waiting until the head was told, streaming from then on.
     state: State,
-    /// The event that says that the answer is over was told.
-    is_done_mark_sent: bool,
+    /// The last event that was told is the answer's own last.
+    is_last_event_sent: bool,
     /// How the record broke off.
     broken: Option<Break>,
     started: Instant,
@@ -127,11 +127,14 @@ impl Playback<'_> {
         while down.queued() < worker.config.limits.stream_budget_bytes {
             match record.at(self.cursor) {
                 Place::Entry(entry) => {
-                    let piece = Piece { held: &[], fresh: &entry.bytes, is_event: entry.is_event };
+                    let piece =
+                        Piece { is_last: entry.is_last, ..Piece::whole(&entry.bytes, entry.is_event) };
                     if !*is_head_request {
                         down.queue_data(&piece);
                     }
-                    self.is_done_mark_sent |= piece.is_done_mark();
+                    if piece.is_event {
+                        self.is_last_event_sent = piece.is_last;
+                    }
                     self.report.bytes += piece.len() as u64;
                     self.report.note_piece(&piece);
                     self.cursor += 1;
@@ -181,7 +184,7 @@ impl Playback<'_> {
     /// Ends the client's stream as the table says.
     async fn end(&mut self, seen: Seen) {
         let is_server_closed = self.client.worker.phase() == Phase::Closed;
-        let progress = ends::Progress { is_done_mark_sent: self.is_done_mark_sent, is_server_closed };
+        let progress = ends::Progress { is_last_event_sent: self.is_last_event_sent, is_server_closed };
         let input = ends::input(seen, self.state, progress);
         let (action, cause) = readers::end(self.state, input);
         let report = &mut self.report;

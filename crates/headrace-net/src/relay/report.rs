@@ -6,7 +6,8 @@
 use std::time::{Duration, SystemTime};
 
 use headrace_core::Error;
-use headrace_core::events::{Framing, Piece};
+use headrace_core::events::Piece;
+use headrace_core::events::formats::{Format, RAW};
 use headrace_core::relay::Cause;
 use headrace_core::stats::Histogram;
 use http::StatusCode;
@@ -31,7 +32,7 @@ pub struct RelayReport {
     pub error: Option<Error>,
     pub end: End,
     pub status: Option<StatusCode>,
-    pub framing: Framing,
+    pub format: &'static Format,
     pub started: SystemTime,
     /// The time from the start to the head of the upstream's answer.
     pub head: Option<Duration>,
@@ -69,7 +70,7 @@ impl RelayReport {
             error: None,
             end: End::Untouched,
             status: None,
-            framing: Framing::Raw,
+            format: &RAW,
             started: SystemTime::now(),
             head: None,
             first_event: None,

@@ -61,7 +61,8 @@ impl Writer {
     pub fn queue_data(&mut self, piece: &Piece<'_>) {
         let bytes = Bytes::from([piece.held, piece.fresh].concat());
         self.taken += bytes.len() as u64;
-        self.buffer.change(|state| state.record.push(Entry { bytes, is_event: piece.is_event }));
+        let entry = Entry { bytes, is_event: piece.is_event, is_last: piece.is_last };
+        self.buffer.change(|state| state.record.push(entry));
     }
 
     pub fn queue_trailers(&mut self, headers: &HeaderMap) {

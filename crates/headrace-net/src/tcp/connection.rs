@@ -48,8 +48,9 @@ const CLOSE_TIME: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_millis(250);
 /// The most bytes that hyper may hold of one answer beyond what the kernel took.
 const SEND_BUFFER: usize = 64 * 1024;
-/// hyper's smallest buffer for a head.
-const MIN_HEAD_BUFFER: usize = 8 * 1024;
+/// What hyper reads of a head at least. It answers a larger one itself, without a word of why; what is between
+/// `limits.max_head_bytes` and this is told by us.
+const MIN_HEAD_BUFFER: usize = 64 * 1024;
 
 /// Accepts connections until the server closes.
 pub async fn serve(
@@ -121,6 +122,7 @@ async fn serve_connection(
     let in_flight = Arc::new(InFlight::default());
     let io = TokioIo::new(ObservedStream { stream, is_open: connection.is_open.clone() });
     let limits = worker.config.limits.clone();
+    let head_buffer = limits.max_head_bytes.saturating_mul(2).max(MIN_HEAD_BUFFER);
     let service = service_fn({
         let (worker, in_flight) = (worker.clone(), in_flight.clone());
         move |request| {
@@ -136,7 +138,7 @@ async fn serve_connection(
         let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.max_streams_per_connection)
-            .max_header_list_size(u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(head_buffer).unwrap_or(u32::MAX))
             .initial_stream_window_size(limits.stream_receive_window_bytes)
             .initial_connection_window_size(limits.connection_receive_window_bytes)
             .max_send_buf_size(SEND_BUFFER)
@@ -149,7 +151,9 @@ async fn serve_connection(
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(worker.config.timeouts.request_s)
-            .max_buf_size(limits.max_head_bytes.max(MIN_HEAD_BUFFER))
+            .max_buf_size(head_buffer)
+            // As many as fit into a head: hyper's own 100 would be a limit that no setting names.
+            .max_headers(limits.max_head_bytes.saturating_mul(2) / fields::OVERHEAD)
             .serve_connection(io, service);
         run(&worker, in_flight, connection, |connection| connection.graceful_shutdown()).await;
     }
@@ -202,7 +206,8 @@ async fn handle_request(
     let protocol = if connection.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
     let (mut sender, head_receiver) = tcp::channel(connection);
     sender.set_alt_svc(worker.alt_svc.clone());
-    match read_head(&request).and_then(|head| Ok((head, worker.begin_exchange()?))) {
+    let head = read_head(&request, worker.config.limits.max_head_bytes);
+    match head.and_then(|head| Ok((head, worker.begin_exchange()?))) {
         Ok((head, active)) => {
             let body = RequestBody::new(Source::Hyper(request.into_body()), &head.headers);
             let request = Request { head, protocol, client, early_data: None };
@@ -212,9 +217,9 @@ async fn handle_request(
             tokio::spawn(driver.run());
         }
         Err(error) => {
-            let (status, headers, body) = worker.error_answer(&error);
+            let (status, headers, body) = worker.error_answer(&error, request.uri().path());
             sender.queue_head(status, &headers);
-            sender.queue_data(&Piece { held: &[], fresh: &body, is_event: false });
+            sender.queue_data(&Piece::whole(&body, false));
             sender.finish();
         }
     }
@@ -226,10 +231,14 @@ async fn handle_request(
 }
 
 /// A request's head, checked as strictly as HTTP/3's (`headrace_core::http3::message`).
-fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
+fn read_head(request: &http::Request<Incoming>, max_head_bytes: usize) -> Result<RequestHead, Error> {
     let bad = |reason: &'static str| Error::new(Kind::BadRequest, reason);
     if request.method() == Method::CONNECT {
         return Err(Kind::MethodRefused.into());
+    }
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    if fields::size(request.headers()) + path.len() > max_head_bytes {
+        return Err(Kind::HeadTooLarge.into());
     }
     let mut headers = request.headers().clone();
     let mut hosts = headers.get_all(header::HOST).iter();
@@ -245,7 +254,6 @@ fn read_head(request: &http::Request<Incoming>) -> Result<RequestHead, Error> {
         (None, Some(host)) if !host.is_empty() => host,
         (None, _) => return Err(bad("Host is missing; HTTP/1.1 requires it")),
     };
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     fields::strip_hop_by_hop(&mut headers);
     headers.remove(header::HOST);
     Ok(RequestHead { method: request.method().clone(), scheme: "https".to_owned(), authority, path, headers })

@@ -9,7 +9,11 @@
 //! * a block ends at a CR although an LF may follow; that LF then leads the next block, where it means
 //!   nothing.
 
-use memchr::memchr2;
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr2};
+
+use super::{End, Event};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
@@ -19,15 +23,6 @@ enum Block {
     Empty,
     Comments,
     Fields,
-}
-
-/// A block that ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// Position behind the block's last byte, counted in the data of this call.
-    pub at: usize,
-    /// False for a block of comments alone.
-    pub is_event: bool,
 }
 
 /// Finds the block ends of one event stream.
@@ -56,10 +51,8 @@ impl Default for Scanner {
     }
 }
 
-impl Scanner {
-    /// Looks for the end of the current block in `data[from..]`; everything before `from` was looked at
-    /// already.
-    pub fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
+impl super::Scanner for Scanner {
+    fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
         let mut at = self.skip_bom(data, from);
         if self.after_cr && at < data.len() {
             self.after_cr = false;
@@ -89,11 +82,12 @@ impl Scanner {
         None
     }
 
-    /// Whether nothing but line ends has come since the last block.
-    pub fn is_between_events(&self) -> bool {
+    fn is_between_events(&self) -> bool {
         self.block == Block::Empty && !self.line_begun
     }
+}
 
+impl Scanner {
     fn skip_bom(&mut self, data: &[u8], from: usize) -> usize {
         let mut at = from;
         while let Some(seen) = self.bom_seen {
@@ -138,5 +132,71 @@ impl Scanner {
             }
         };
         ends.then(|| std::mem::replace(&mut self.block, Block::Empty) == Block::Fields)
+    }
+}
+
+/// Reads one event: its name, and its data with the lines joined (§9.2.6). The last field of a name counts.
+pub fn read(event: &[u8]) -> Event<'_> {
+    let mut read = Event::default();
+    let mut has_data = false;
+    for line in lines(event.strip_prefix(BOM).unwrap_or(event)) {
+        let (field, value) = match memchr(b':', line) {
+            Some(colon) => (&line[..colon], &line[colon + 1..]),
+            None => (line, &b""[..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"event" => read.name = Some(value),
+            b"data" if has_data => {
+                let data = read.data.to_mut();
+                data.push(b'\n');
+                data.extend_from_slice(value);
+            }
+            b"data" => {
+                has_data = true;
+                read.data = Cow::Borrowed(value);
+            }
+            _ => {}
+        }
+    }
+    read
+}
+
+/// Lines that end with LF, CR or CRLF. An empty one between CR and LF does no harm here.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| matches!(byte, b'\n' | b'\r'))
+}
+
+/// Writes one event.
+pub fn write(name: Option<&str>, data: &str) -> Vec<u8> {
+    let name = name.map(|name| format!("event: {name}\n")).unwrap_or_default();
+    format!("{name}data: {data}\n\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_as(event: &str) -> (Option<String>, String) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let event = read(event.as_bytes());
+        (event.name.map(text), text(&event.data))
+    }
+
+    #[test]
+    fn an_event_is_read_by_its_fields() {
+        for (event, name, data) in [
+            ("data: a\n\n", None, "a"),
+            ("data:a\r\ndata:  b\r\n\r\n", None, "a\n b"),
+            ("event: x\rdata: a\r\r", Some("x"), "a"),
+            (": note\nid: 1\ndata: a\nevent:y\n\n", Some("y"), "a"),
+            ("\u{feff}data: a\n\n", None, "a"),
+            ("\ndata: a\n\n", None, "a"),
+            ("data\ndata\n\n", None, "\n"),
+            ("dataset: a\nevents: x\n\n", None, ""),
+            ("event: x\nevent: y\ndata: event: z\n\n", Some("y"), "event: z"),
+        ] {
+            assert_eq!(read_as(event), (name.map(str::to_owned), data.to_owned()), "{event:?}");
+        }
     }
 }

@@ -3,9 +3,11 @@
 //! In: bytes, cut anywhere. Out: the position behind each line feed. A line of white space alone is passed on
 //! but is not an event.
 
+use std::borrow::Cow;
+
 use memchr::memchr;
 
-use crate::events::sse::End;
+use super::{End, Event};
 
 /// Finds the line ends of one stream of newline-delimited JSON.
 #[derive(Clone, Debug, Default)]
@@ -15,10 +17,8 @@ pub struct Scanner {
     line_begun: bool,
 }
 
-impl Scanner {
-    /// Looks for the end of the current line in `data[from..]`; everything before `from` was looked at
-    /// already.
-    pub fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
+impl super::Scanner for Scanner {
+    fn handle_data(&mut self, data: &[u8], from: usize) -> Option<End> {
         let rest = &data[from..];
         let line = memchr(b'\n', rest).map_or(rest, |length| &rest[..length]);
         self.line_begun |= !line.is_empty();
@@ -29,8 +29,17 @@ impl Scanner {
         })
     }
 
-    /// Whether the last line was complete.
-    pub fn is_between_events(&self) -> bool {
+    fn is_between_events(&self) -> bool {
         !self.line_begun
     }
+}
+
+/// Reads one event: the line. Its name, where it has one, is a member of the JSON.
+pub fn read(event: &[u8]) -> Event<'_> {
+    Event { name: None, data: Cow::Borrowed(event) }
+}
+
+/// Writes one event; a line has no name.
+pub fn write(_name: Option<&str>, data: &str) -> Vec<u8> {
+    format!("{data}\n").into_bytes()
 }

@@ -1,0 +1,1 @@
+"""What the events of an answer say, in the words of each API."""
