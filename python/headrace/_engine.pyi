@@ -86,6 +86,10 @@ class ServerStats(TypedDict):
     """Requests that came in early data (0-RTT)."""
     unknown_tickets_total: int
     """Tickets that clients showed and that were not known, or no longer."""
+    runs_total: int
+    """Times that a request was sent to a model server."""
+    repeats_total: int
+    """Of those, times that one was sent again: the first had provably not been processed."""
     refused_total: int
     """Connections and requests refused at a limit."""
     breaches_total: int
@@ -244,8 +248,8 @@ class RelayRequest:
     """What an upstream is to be asked.
 
     The client's request goes on as it came, but for the fields in `remove` and `set` and, unless it is
-    `None`, the `body`. A status in `held_statuses` is reported instead of relayed. `answer_headers` are set
-    in the answer's head.
+    `None`, the `body`. An answer whose status is in `held_statuses` (ranges, both ends included) is reported
+    instead of relayed. `answer_headers` are set in the answer's head.
     """
 
     def __new__(
@@ -260,7 +264,7 @@ class RelayRequest:
         connect_timeout: float,
         head_timeout: float,
         idle_timeout: float,
-        held_statuses: list[int],
+        held_statuses: list[tuple[int, int]],
         answer_headers: _Fields,
     ) -> RelayRequest: ...
 
@@ -354,6 +358,15 @@ class RelayReport:
     @property
     def bytes(self) -> int:
         """Of the body, as the upstream sent it."""
+
+    @property
+    def runs(self) -> int:
+        """How often the request was sent: twice, where the first was provably not processed."""
+
+    @property
+    def held(self) -> tuple[_Fields, builtins.bytes | None] | None:
+        """What an answer said whose status was held: its fields, and its body where that was short and came
+        at once."""
 
     @property
     def upstream_reused(self) -> bool:

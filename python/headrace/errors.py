@@ -155,6 +155,7 @@ CLASSES: dict[str, type[HeadraceError]] = {
     "request_timeout": RequestError,
     "client_stalled": RequestError,
     "method_refused": RequestError,
+    "coding_refused": RequestError,
     "overloaded": OverloadedError,
     "shutting_down": OverloadedError,
     "gateway_draining": OverloadedError,

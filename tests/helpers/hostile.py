@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
 import hpack
@@ -171,15 +172,17 @@ class HostileHttp2(Hostile):
 
 
 @contextlib.asynccontextmanager
-async def silent_address() -> Any:
-    """An address at which TCP handshakes are not answered: its queue is full."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, contextlib.ExitStack() as stack:
+async def silent_address(host: str) -> AsyncIterator[int]:
+    """A port at which TCP handshakes are not answered: its queue is full."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with (
+        socket.create_server((host, 0), family=family, backlog=0) as listening,
+        contextlib.ExitStack() as stack,
+    ):
         port = listening.getsockname()[1]
         for _ in range(8):
-            filler = stack.enter_context(socket.socket())
+            filler = stack.enter_context(socket.socket(family))
             filler.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                filler.connect(("127.0.0.1", port))
+                filler.connect((host, port))
         yield port

@@ -64,7 +64,7 @@ kinds! {
     BadRequest "bad_request" Client retry false status 400 h3 code::MESSAGE_ERROR,
         "the request is malformed";
     HeadTooLarge "head_too_large" Client retry false status 431 h3 code::EXCESSIVE_LOAD,
-        "the request's header fields are larger than limits.max_head_bytes";
+        "the request's header fields are larger than limits.max_head_bytes, or more than limits.max_fields";
     BodyTooLarge "body_too_large" Client retry false status 413 h3 code::EXCESSIVE_LOAD,
         "the request's body is larger than limits.max_body_bytes";
     BodyIncomplete "body_incomplete" Client retry false status 400 h3 code::MESSAGE_ERROR,
@@ -74,7 +74,9 @@ kinds! {
     ClientStalled "client_stalled" Client retry false status 408 h3 code::REQUEST_CANCELLED,
         "the client did not read its answer in time";
     MethodRefused "method_refused" Client retry false status 501 h3 code::REQUEST_REJECTED,
-        "CONNECT is not served here";
+        "CONNECT and TRACE are not served here";
+    CodingRefused "coding_refused" Client retry false status 501 h3 code::REQUEST_REJECTED,
+        "the request has a transfer coding that is not served here; only chunked is";
     KeyReused "idempotency_key_reused" Client retry false status 422 h3 code::MESSAGE_ERROR,
         "the Idempotency-Key was used for another request; each request needs its own";
     KeyTooLate "idempotency_key_too_late" Client retry false status 409 h3 code::REQUEST_REJECTED,

@@ -4,7 +4,8 @@
 //! other side. Hop-by-hop fields end here in both directions (RFC 9110 §7.6.1); that, and our own framing on
 //! every hop, is what closes request smuggling from HTTP/3 to HTTP/1.1.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName};
+use http::Method;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
 
 /// Fields that belong to one connection, whatever `Connection` says (RFC 9110 §7.6.1, RFC 9114 §4.2).
 const HOP_BY_HOP: [&str; 9] = [
@@ -18,6 +19,40 @@ const HOP_BY_HOP: [&str; 9] = [
     "proxy-authenticate",
     "proxy-authorization",
 ];
+
+/// Whether a request's method ends here: CONNECT asks for a tunnel, and TRACE has what a client sent, and what proxies
+/// added, shown to whoever made the client send it (RFC 9110 §9.3.6, §9.3.8).
+pub fn is_refused_method(method: &Method) -> bool {
+    matches!(*method, Method::CONNECT | Method::TRACE)
+}
+
+/// What a request's `transfer-encoding` fields come to (RFC 9112 §6.1, §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// None, or chunked, once.
+    Plain,
+    /// Chunked twice, or not last: who reads it otherwise sees another end of the body.
+    Ambiguous,
+    /// Something else, which is not served here.
+    Unknown,
+}
+
+/// Judges all `transfer-encoding` fields of a request together.
+pub fn transfer_coding(headers: &HeaderMap) -> Coding {
+    let fields = headers.get_all(TRANSFER_ENCODING).iter();
+    let codings: Vec<&[u8]> = fields
+        .flat_map(|field| field.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .collect();
+    let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    match codings.as_slice() {
+        [] => Coding::Plain,
+        [only] if is_chunked(only) => Coding::Plain,
+        [.., last] if !is_chunked(last) => Coding::Ambiguous,
+        all if all.iter().filter(|coding| is_chunked(coding)).count() > 1 => Coding::Ambiguous,
+        _ => Coding::Unknown,
+    }
+}
 
 /// Whether `name` is hop-by-hop by its name alone.
 pub fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -50,6 +85,13 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Leaves of trailers what may cross: nothing in them frames or routes the message (RFC 9110 §6.5.1).
+pub fn strip_trailers(trailers: &mut HeaderMap) {
+    strip_hop_by_hop(trailers);
+    trailers.remove(CONTENT_LENGTH);
+    trailers.remove(HOST);
 }
 
 /// Whether bytes may stand in a field's value: no control characters, no white space at either end
@@ -112,6 +154,10 @@ impl BodyLength {
         self.expected.is_none_or(|expected| self.seen <= expected)
     }
 
+    pub fn is_announced(&self) -> bool {
+        self.expected.is_some()
+    }
+
     /// Whether the body may end here.
     pub fn is_complete(&self) -> bool {
         self.expected.is_none_or(|expected| self.seen == expected)
@@ -146,6 +192,30 @@ mod tests {
         ]);
         strip_hop_by_hop(&mut headers);
         assert_eq!(headers, map(&[("x-end", "2")]));
+    }
+
+    #[test]
+    fn a_request_is_chunked_once_or_not_at_all() {
+        use Coding::*;
+        for (values, expected) in [
+            (&[][..], Plain),
+            (&["chunked"][..], Plain),
+            (&["Chunked"], Plain),
+            (&["chunked", "chunked"], Ambiguous),
+            (&["chunked, chunked"], Ambiguous),
+            (&["chunked,identity"], Ambiguous),
+            (&["identity"], Ambiguous),
+            (&["chunked", "gzip"], Ambiguous),
+            (&["gzip, chunked", "chunked"], Ambiguous),
+            (&["", "chunked"], Unknown),
+            (&["xchunked"], Ambiguous),
+            (&["chunked;q=1"], Ambiguous),
+            (&["gzip, chunked"], Unknown),
+            (&["gzip", "chunked"], Unknown),
+        ] {
+            let fields: Vec<_> = values.iter().map(|value| ("transfer-encoding", *value)).collect();
+            assert_eq!(transfer_coding(&map(&fields)), expected, "{values:?}");
+        }
     }
 
     #[test]

@@ -43,6 +43,11 @@ pub fn read(body: &[u8], names: &[impl AsRef<str>]) -> Option<Fields> {
     Some(named.zip(found).filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
+/// Whether these bytes are one JSON text and nothing else.
+pub fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(text).is_ok()
+}
+
 struct Object<'a, N> {
     names: &'a [N],
     found: &'a mut [Option<Value>],

@@ -7,6 +7,7 @@
 //! * [`http1`]: the response side of RFC 9112, for model servers
 //! * [`events`]: where one event of an answer ends ([`events::formats`]), and what it says ([`events::dialects`])
 //! * [`relay`]: the state table of one relayed answer, and how it ends
+//! * [`complete`]: whether a body is whole, whatever its framing
 //! * [`fields`]: what may cross from one connection to the next
 //! * [`json_fields`]: single fields of a request's body
 //! * [`stats`], [`budget`], [`memory`]: counting gaps, misbehaviour, and the bytes of requests' bodies
@@ -15,6 +16,7 @@
 //! * [`error`]: the one table of error kinds
 
 pub mod budget;
+pub mod complete;
 pub mod error;
 pub mod events;
 pub mod fields;

@@ -89,6 +89,8 @@ pub enum Steering {
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     pub max_head_bytes: usize,
+    /// Fields of one head or of trailers, a request's or an answer's.
+    pub max_fields: usize,
     pub max_body_bytes: usize,
     pub max_buffered_bytes: usize,
     pub max_event_bytes: usize,
@@ -132,6 +134,7 @@ pub struct UpstreamConfig {
     /// Certificates to trust beside the system's, as PEM; may be empty.
     pub ca_pem: String,
     pub max_head_bytes: usize,
+    pub max_fields: usize,
     pub pool_idle_per_upstream: usize,
     #[serde(deserialize_with = "seconds")]
     pub pool_idle_s: Duration,

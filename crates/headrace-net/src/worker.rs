@@ -59,6 +59,10 @@ pub struct Counters {
     pub connections_total: AtomicU64,
     /// Requests that came in early data (0-RTT), before the handshake was complete.
     pub early_requests_total: AtomicU64,
+    /// Times that a request was sent to a model server.
+    pub runs_total: AtomicU64,
+    /// Of those, times that one was sent again, because the first had provably not been processed.
+    pub repeats_total: AtomicU64,
     /// Connections and requests that were refused at a limit.
     pub refused_total: AtomicU64,
     /// Connections that were closed because the peer broke the protocol.

@@ -139,7 +139,7 @@ impl RelayRequest {
         connect_timeout: f64,
         head_timeout: f64,
         idle_timeout: f64,
-        held_statuses: Vec<u16>,
+        held_statuses: Vec<(u16, u16)>,
         answer_headers: Vec<(String, String)>,
     ) -> PyResult<Self> {
         let build = || {
@@ -165,7 +165,7 @@ impl RelayRequest {
                 upstream,
                 body: body.map(Bytes::copy_from_slice),
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
-                held_statuses: held_statuses.iter().map(|&code| status(code)).collect::<Result<_, _>>()?,
+                held_statuses,
                 headers: convert::headers_from_py(&answer_headers)?,
             }))
         };

@@ -5,10 +5,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use headrace_core::stats::Histogram;
 use headrace_net::relay::report;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::convert::typed_dict;
+use crate::convert::{self, typed_dict};
 use crate::errors;
+
+type Held<'py> = (Bound<'py, PyList>, Option<Bound<'py, PyBytes>>);
 
 #[pyclass(frozen, module = "headrace._engine")]
 pub struct RelayReport(report::RelayReport);
@@ -87,6 +89,20 @@ impl RelayReport {
     #[getter]
     fn upstream_reused(&self) -> bool {
         self.0.upstream_reused
+    }
+
+    /// How often the request was sent to the upstream.
+    #[getter]
+    fn runs(&self) -> u32 {
+        self.0.runs
+    }
+
+    /// What an answer said whose status was held: its fields, and its body where it was short; else `None`.
+    #[getter]
+    fn held<'py>(&self, py: Python<'py>) -> PyResult<Option<Held<'py>>> {
+        let Some(held) = &self.0.held else { return Ok(None) };
+        let body = held.body.as_ref().map(|body| PyBytes::new(py, body));
+        Ok(Some((convert::headers_to_py(py, &held.headers)?, body)))
     }
 
     /// The gaps between events, as `(upper edge, count)`.

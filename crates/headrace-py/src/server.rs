@@ -75,6 +75,8 @@ impl Server {
             connections_total: counters.connections_total.load(Ordering::Relaxed),
             early_requests_total: counters.early_requests_total.load(Ordering::Relaxed),
             unknown_tickets_total: self.inner.unknown_tickets(),
+            runs_total: counters.runs_total.load(Ordering::Relaxed),
+            repeats_total: counters.repeats_total.load(Ordering::Relaxed),
             refused_total: counters.refused_total.load(Ordering::Relaxed),
             breaches_total: counters.breaches_total.load(Ordering::Relaxed),
             echo_copies_total: echo.copies,

@@ -36,6 +36,7 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
             "upstream": {
                 "ca_pem": read_text(config.pool.ca_file, "pool.ca_file") if config.pool.ca_file else "",
                 "max_head_bytes": config.pool.max_head_bytes,
+                "max_fields": config.limits.max_fields,
                 "pool_idle_per_upstream": config.pool.idle_per_upstream,
                 "pool_idle_s": config.pool.idle_s,
                 "pool_warm_s": config.pool.warm_s,

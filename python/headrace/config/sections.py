@@ -109,6 +109,9 @@ class Limits(Section):
     max_head_bytes: Size = 32 * KIB
     """A request's header fields, decoded, with 32 bytes added for each (RFC 9114 §4.2.2). A larger head is
     answered 431."""
+    max_fields: Positive = 200
+    """Header fields of a request, and of a model server's answer. A request with more is answered 431, an
+    answer with more is a failure of its model server."""
     max_body_bytes: Positive = 32 * MIB
     """A request's body: enough for long prompts and a few images. A larger body is answered 413."""
     max_buffered_bytes: Positive = 256 * MIB

@@ -74,14 +74,15 @@ class Upstream:
             return model in self.discovered
         return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.config.models)
 
-    def request(self, exchange: Exchange, config: Config, hold: bool, forward_key: bool) -> RelayRequest:
-        """What to ask it; the body is the one that the engine keeps. `hold`: report a status that asks for
-        another upstream, instead of relaying it."""
+    def request(
+        self, exchange: Exchange, config: Config, held: list[tuple[int, int]], forward_key: bool
+    ) -> RelayRequest:
+        """What to ask it; the body is the one that the engine keeps. `held`: statuses (ranges) that are
+        reported, instead of relayed."""
         set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
-        held = [429, 502, 503, 504] if hold else []
         # The handshake may end between two looks.
         if may_be_replay := exchange.may_be_replay:
-            held.append(TOO_EARLY)
+            held = [*held, (TOO_EARLY, TOO_EARLY)]
         if may_be_replay or is_early(exchange):
             set_fields.append(("early-data", "1"))
         drop, asked = DROPPED_FIELDS, exchange.request.target

@@ -141,6 +141,8 @@ def describe(exchange: Exchange, outcome: Outcome, seconds: float) -> dict[str, 
         "key": outcome.key,
         "model": outcome.model and clipped(outcome.model),
         "upstream": outcome.upstream,
+        "runs": outcome.runs or None,
+        "tried": ",".join(outcome.tried) if len(outcome.tried) > 1 else None,
     }
     if report:
         fields |= {

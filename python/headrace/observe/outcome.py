@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.exchange import RelayReport
 
@@ -23,5 +23,9 @@ class Outcome:
     """The name of its API key."""
     model: str | None = None
     upstream: str | None = None
-    """The name of the upstream that was asked last."""
+    """The name of the upstream whose answer, or failure, the client was told."""
+    runs: int = 0
+    """How often the request was sent to a model server."""
+    tried: list[str] = field(default_factory=list)
+    """The upstreams that were asked, in order, each with what came of it."""
     report: RelayReport | None = None

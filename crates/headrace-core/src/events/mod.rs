@@ -18,7 +18,7 @@ use dialects::marks::LastEvent;
 use formats::content_type::ContentType;
 use formats::{End, Format, Scanner};
 
-use crate::Kind;
+use crate::{Kind, json_fields};
 
 /// Some bytes that leave together: `held` (from before) and then `fresh` (of this call).
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +62,14 @@ pub struct Splitter {
 
 impl Splitter {
     /// For an answer's body. `dialect`: of its request.
-    pub fn new(
+    pub fn new<'a>(
         dialect: &'static Dialect,
         content_type: Option<&str>,
-        content_encoding: Option<&str>,
+        content_encodings: impl IntoIterator<Item = &'a str>,
         max_event_bytes: usize,
     ) -> Self {
         let content_type = ContentType::parse(content_type);
-        let format = Format::of(&content_type, content_encoding);
+        let format = Format::of(&content_type, content_encodings);
         let dialect = dialect.confirmed(format);
         Self {
             format,
@@ -109,6 +109,22 @@ impl Splitter {
         } else {
             self.held.extend_from_slice(rest);
         }
+    }
+
+    /// Whether an event has begun and not ended: a body that stops here was cut.
+    ///
+    /// Two ends are borne that many servers write: an answer's last event, and a line that is a whole JSON text, without
+    /// the line feeds behind them.
+    pub fn is_inside_event(&self) -> bool {
+        if self.scanner.is_between_events() {
+            return false;
+        }
+        let data = (self.format.read)(&self.held).data;
+        let is_json = json_fields::is_json(&data);
+        let is_said = is_json || !data.trim_ascii().starts_with(b"{");
+        let is_last = is_said && !data.is_empty() && self.is_last(&[]);
+        let is_line = is_json && self.format.is_line;
+        self.is_split || !(is_last || is_line)
     }
 
     /// Ends the body as its framing says: what is held leaves, whether it is a whole event or not.
@@ -160,7 +176,7 @@ mod tests {
     const NDJSON: &str = "application/x-ndjson";
 
     fn splitter(content_type: &str, max_event_bytes: usize) -> Splitter {
-        Splitter::new(Dialect::of("/"), Some(content_type), None, max_event_bytes)
+        Splitter::new(Dialect::of("/"), Some(content_type), [], max_event_bytes)
     }
 
     /// Feeds `parts` and returns (bytes, is_event) of each piece, and what was left at the end.
@@ -244,6 +260,60 @@ mod tests {
     fn an_unfinished_event_leaves_at_a_clean_end() {
         assert_eq!(split(SSE, &[b"data: a\n\ndata: b"])[1], ("data: b".to_owned(), true));
         assert_eq!(split(NDJSON, &[b"{}\n{\"a\":"])[1], ("{\"a\":".to_owned(), true));
+    }
+
+    #[test]
+    fn every_place_inside_an_event_is_known() {
+        let inside = |path: &str, content_type: &str, bytes: &[u8], step: usize| {
+            let mut splitter = Splitter::new(Dialect::of(path), Some(content_type), [], 64);
+            bytes.chunks(step).for_each(|part| splitter.handle_data(part, |_| {}));
+            splitter.is_inside_event()
+        };
+        let (openai, anthropic) = ("/v1/chat/completions", "/v1/messages");
+        let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}";
+        for (path, content_type, text, expected) in [
+            (openai, SSE, "", false),
+            (openai, SSE, "data: a\n\n", false),
+            (openai, SSE, "data: a\r\n\r\n", false),
+            (openai, SSE, "data: a\n\n\n", false),
+            (openai, SSE, ": ping\n", false),
+            (openai, SSE, "data: [DONE]", false),
+            (openai, SSE, "data: [DONE]\n", false),
+            (openai, SSE, "d", true),
+            (openai, SSE, "data: a", true),
+            (openai, SSE, "data: a\n", true),
+            (openai, SSE, "data: {}\n", true),
+            (openai, SSE, "data: a\r\n", true),
+            (openai, SSE, "id: 1\n", true),
+            (openai, SSE, ": pi", true),
+            (openai, SSE, "data: a\n\nev", true),
+            (openai, SSE, "data: [DON", true),
+            (anthropic, SSE, stop, false),
+            (anthropic, SSE, &stop[..stop.len() - 1], true),
+            (anthropic, SSE, "event: message_stop\n", true),
+            (openai, NDJSON, "", false),
+            (openai, NDJSON, "{}\n", false),
+            (openai, NDJSON, "{}", false),
+            (openai, NDJSON, "{}\n\n", false),
+            (openai, NDJSON, "{\"a\":[1,{}]}", false),
+            (openai, NDJSON, "{", true),
+            (openai, NDJSON, "{\"a\":\"}", true),
+            (openai, NDJSON, "{}\n{", true),
+            (openai, NDJSON, "[1,2", true),
+            (openai, NDJSON, "nul", true),
+            (openai, "text/plain", "data: a", false),
+        ] {
+            for step in 1..=text.len().max(1) {
+                let found = inside(path, content_type, text.as_bytes(), step);
+                assert_eq!(found, expected, "{content_type} {text:?}");
+            }
+        }
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(100));
+        assert!(
+            inside(openai, NDJSON, long.as_bytes(), 200),
+            "nobody can say that what has left in part is whole"
+        );
+        assert!(inside(openai, SSE, format!("data: {long}").as_bytes(), 200));
     }
 
     #[test]

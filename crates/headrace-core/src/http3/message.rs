@@ -36,8 +36,8 @@ pub struct ResponseHead {
 pub enum HeadError {
     Http3(Http3Error),
     TooLarge,
-    /// CONNECT, plain or extended: refused.
-    Connect,
+    /// CONNECT, plain or extended, or TRACE.
+    MethodRefused,
 }
 
 impl From<DecodeError> for HeadError {
@@ -119,7 +119,7 @@ impl Section {
 /// Reads a request's head.
 ///
 /// # Errors
-/// When it is malformed (RFC 9114 §4.1.2), too large, or CONNECT.
+/// When it is malformed (RFC 9114 §4.1.2), too large, or its method is not served.
 pub fn decode_request(section: &[u8], max_size: usize) -> Result<RequestHead, HeadError> {
     let section = Section::decode(section, max_size)?;
     let missing = HeadError::Http3(malformed("a pseudo-header field is missing"));
@@ -128,8 +128,8 @@ pub fn decode_request(section: &[u8], max_size: usize) -> Result<RequestHead, He
     }
     let method = section.method.ok_or(missing)?;
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Http3(malformed(":method")))?;
-    if method == Method::CONNECT {
-        return Err(HeadError::Connect);
+    if fields::is_refused_method(&method) {
+        return Err(HeadError::MethodRefused);
     }
     if section.protocol.is_some() {
         return Err(HeadError::Http3(malformed(":protocol, but extended CONNECT is not offered")));
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn connect_is_refused_by_name() {
         let connect = section(&[(":method", "CONNECT"), (":authority", "a:1")]);
-        assert_eq!(decode_request(&connect, 4096).unwrap_err(), HeadError::Connect);
+        assert_eq!(decode_request(&connect, 4096).unwrap_err(), HeadError::MethodRefused);
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn head_error(connection: &Inner, error: message::HeadError) -> Error {
     match error {
         message::HeadError::Http3(error) => translate(connection, ReadFailure::Http3(error)),
         message::HeadError::TooLarge => Error::new(Kind::Protocol, "the answer's head is too large"),
-        message::HeadError::Connect => Kind::Protocol.into(),
+        message::HeadError::MethodRefused => Kind::Protocol.into(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
+use headrace_core::complete::{self, Stop};
 use headrace_core::fields::{self, BodyLength};
 use headrace_core::http3::{code, message};
 use headrace_core::memory::{Charge, KeptBody};
@@ -21,8 +22,21 @@ use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
 use crate::worker::Worker;
 
 pub enum Source {
-    Http3 { reader: MessageReader, quic: quinn::Connection },
-    Hyper(hyper::body::Incoming),
+    Http3 {
+        reader: MessageReader,
+        quic: quinn::Connection,
+    },
+    /// `is_http2`: hyper ends a body of HTTP/2 also where the client reset its stream with NO_ERROR.
+    Hyper {
+        body: hyper::body::Incoming,
+        is_http2: bool,
+    },
+}
+
+/// The next of a body.
+enum Next {
+    Data(Bytes),
+    Stopped(Stop),
 }
 
 /// The body of one request.
@@ -56,7 +70,11 @@ impl RequestBody {
         let mut length = BodyLength::new(declared);
         let _ = length.handle_data(self.collected.len());
         let charge = self.charge.get_or_insert_with(|| worker.shared.memory.charge());
-        while let Some(data) = next_data(&mut self.source, worker.config.limits.max_head_bytes).await? {
+        let stop = loop {
+            let data = match next(&mut self.source, worker.config.limits.max_head_bytes).await? {
+                Next::Data(data) => data,
+                Next::Stopped(stop) => break stop,
+            };
             if !length.handle_data(data.len()) {
                 return Err(Kind::BodyIncomplete.into());
             }
@@ -67,11 +85,10 @@ impl RequestBody {
                 return Err(Error::new(Kind::Overloaded, "limits.max_buffered_bytes is reached"));
             }
             self.collected.extend_from_slice(&data);
-        }
+        };
         self.is_read = true;
-        if !length.is_complete() {
-            return Err(Kind::BodyIncomplete.into());
-        }
+        complete::check(stop, &length, false)
+            .map_err(|what| Error::new(Kind::BodyIncomplete, what.to_string()))?;
         let bytes = std::mem::take(&mut self.collected).freeze();
         Ok(KeptBody::new(bytes, self.charge.take()))
     }
@@ -106,29 +123,30 @@ impl RequestBody {
     }
 }
 
-async fn next_data(source: &mut Source, max_trailer_bytes: usize) -> Result<Option<Bytes>, Error> {
+async fn next(source: &mut Source, max_trailer_bytes: usize) -> Result<Next, Error> {
     match source {
         Source::Http3 { reader, quic } => match reader.next().await {
-            Ok(Part::Data { bytes, .. }) => Ok(Some(bytes)),
-            Ok(Part::End) => Ok(None),
+            Ok(Part::Data { bytes, .. }) => Ok(Next::Data(bytes)),
+            Ok(Part::End) => Ok(Next::Stopped(Stop::Framed)),
             // Trailers are checked, and end here: our own framing upstream has no place for them.
             Ok(Part::Fields(section)) => match message::decode_trailers(&section, max_trailer_bytes) {
                 Ok(_) => match reader.next().await {
-                    Ok(Part::End) => Ok(None),
+                    Ok(Part::End) => Ok(Next::Stopped(Stop::Framed)),
                     Ok(_) => Err(Error::new(Kind::BadRequest, "something follows the trailers")),
                     Err(failure) => Err(translate(quic, failure)),
                 },
                 Err(message::HeadError::TooLarge) => Err(Kind::HeadTooLarge.into()),
                 Err(message::HeadError::Http3(error)) => Err(translate(quic, ReadFailure::Http3(error))),
-                Err(message::HeadError::Connect) => Err(Kind::BadRequest.into()),
+                Err(message::HeadError::MethodRefused) => Err(Kind::BadRequest.into()),
             },
             Err(failure) => Err(translate(quic, failure)),
         },
-        Source::Hyper(body) => loop {
+        Source::Hyper { body, is_http2 } => loop {
             match std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
-                None => return Ok(None),
+                None if *is_http2 && !body.is_end_stream() => return Ok(Next::Stopped(Stop::Broken)),
+                None => return Ok(Next::Stopped(Stop::Framed)),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => return Ok(Some(data)),
+                    Ok(data) => return Ok(Next::Data(data)),
                     Err(_trailers) => {}
                 },
                 Some(Err(error)) => return Err(from_hyper(&error)),

@@ -32,11 +32,14 @@ pub async fn serve(
     recv: RecvStream,
     urgency: Arc<AtomicU8>,
 ) {
-    let max_head_bytes = worker.config.limits.max_head_bytes;
+    let limits = &worker.config.limits;
+    let max_head_bytes = limits.max_head_bytes;
     let mut reader = MessageReader::new(recv, max_head_bytes);
     let sender = Sender::new(connection.quic.clone(), connection.tally.clone(), send, urgency.clone());
     let timeout = worker.config.timeouts.request_s;
-    let head = match tokio::time::timeout(timeout, read_head(&mut reader, max_head_bytes)).await {
+    let head = match tokio::time::timeout(timeout, read_head(&mut reader, max_head_bytes, limits.max_fields))
+        .await
+    {
         Ok(Ok(head)) => head,
         Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
         Err(_) => {
@@ -89,7 +92,11 @@ impl Refusal {
     }
 }
 
-async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<RequestHead, Refusal> {
+async fn read_head(
+    reader: &mut MessageReader,
+    max_head_bytes: usize,
+    max_fields: usize,
+) -> Result<RequestHead, Refusal> {
     let section = match reader.next().await {
         Ok(Part::Fields(section)) => section,
         Ok(Part::Data { .. }) => return Err(Refusal::Silent),
@@ -108,11 +115,15 @@ async fn read_head(reader: &mut MessageReader, max_head_bytes: usize) -> Result<
         }
     };
     let path = || message::path_in(&section, max_head_bytes);
-    message::decode_request(&section, max_head_bytes).map_err(|error| match error {
+    let head = message::decode_request(&section, max_head_bytes).map_err(|error| match error {
         HeadError::Http3(error) => Refusal::Breach(error),
         HeadError::TooLarge => Refusal::answer(Kind::HeadTooLarge, path()),
-        HeadError::Connect => Refusal::answer(Kind::MethodRefused, path()),
-    })
+        HeadError::MethodRefused => Refusal::answer(Kind::MethodRefused, path()),
+    })?;
+    if head.headers.len() > max_fields {
+        return Err(Refusal::answer(Kind::HeadTooLarge, Some(head.path)));
+    }
+    Ok(head)
 }
 
 async fn refuse(

@@ -4,6 +4,7 @@
 //! frame that is written when the event arrives; and a [`RelayReport`]. What to do is decided by the table in
 //! `headrace-core/relay`; this file does it, in one task, without a timer, channel or lock per event.
 
+pub mod held;
 pub mod playback;
 pub mod progress;
 pub mod record;
@@ -28,8 +29,9 @@ use http::{HeaderMap, StatusCode, header};
 use tokio::time::sleep;
 
 use crate::downstream::Downstream;
-use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest};
+use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest, Upstreams};
 use crate::worker::{Phase, Worker};
+use held::{HeldStatuses, is_held};
 use progress::Progress;
 use report::{End, RelayReport};
 use watchdog::Watchdog;
@@ -51,7 +53,7 @@ pub struct RelayRequest {
     /// The longest silence between two pieces of the answer.
     pub idle_timeout: Duration,
     /// Statuses that are reported instead of relayed, so that another upstream can be tried.
-    pub held_statuses: Vec<StatusCode>,
+    pub held_statuses: HeldStatuses,
     /// Fields that are set in the answer's head.
     pub headers: HeaderMap,
 }
@@ -77,10 +79,10 @@ pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
         machine: Relay::default(),
         report: RelayReport::begin(),
         started: Instant::now(),
-        splitter: Splitter::new(request.dialect, None, None, 0),
+        splitter: Splitter::new(request.dialect, None, [], 0),
         answer: None,
         trailers: None,
-        has_length: false,
+        length: None,
         is_last_event_sent: false,
         expired: Some(Box::pin(client.worker.reached(Phase::Expired))),
         client,
@@ -98,6 +100,9 @@ pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
     }
     relaying.report.cause = relaying.machine.cause().unwrap_or(Cause::Abandoned);
     relaying.report.duration = relaying.started.elapsed();
+    let (runs, counters) = (u64::from(relaying.report.runs), &relaying.client.worker.shared.counters);
+    counters.runs_total.fetch_add(runs, Ordering::Relaxed);
+    counters.repeats_total.fetch_add(runs.saturating_sub(1), Ordering::Relaxed);
     relaying.report
 }
 
@@ -112,8 +117,8 @@ struct Relaying<'a> {
     /// The upstream's answer while it runs; dropping it closes the upstream.
     answer: Option<Answer>,
     trailers: Option<HeaderMap>,
-    /// The head announced how long the body is: nothing may be added to it.
-    has_length: bool,
+    /// How long the body is, where the head announced it: nothing may be added to it then.
+    length: Option<u64>,
     /// The last event that was handed on is the answer's own last.
     is_last_event_sent: bool,
     /// Resolves at the server's own end; `None` once it has.
@@ -131,7 +136,8 @@ impl Relaying<'_> {
             .take()
             .or_else(|| self.client.kept_body.as_ref().map(|kept| kept.bytes.clone()));
         let body = body.unwrap_or_default();
-        let open = upstream::open(&self.client.worker.upstreams, &self.request.upstream, &body);
+        let upstreams = &self.client.worker.upstreams;
+        let open = open(upstreams, &self.request, &body, &mut self.report, self.started);
         let opened = tokio::select! {
             biased;
             () = heard(&mut self.expired) => return Seen::Expired,
@@ -141,14 +147,8 @@ impl Relaying<'_> {
         };
         match opened {
             Ok(answer) => {
-                self.report.status = Some(answer.status);
-                self.report.head = Some(self.started.elapsed());
-                self.report.upstream_reused = answer.is_reused;
-                let is_held = self.request.held_statuses.contains(&answer.status);
-                self.answer = Some(answer);
-                if is_held {
-                    self.report.error = Some(Kind::UpstreamStatus.into());
-                }
+                let is_held = answer.is_none();
+                self.answer = answer;
                 Seen::Head { is_held }
             }
             Err(error) => self.fail(error),
@@ -216,7 +216,7 @@ impl Relaying<'_> {
         body: &mut AnswerBody,
         watchdog: &mut Watchdog,
     ) -> Poll<Result<bool, Error>> {
-        let Relaying { splitter, report, client, is_last_event_sent, .. } = self;
+        let Relaying { splitter, report, client, is_last_event_sent, length, .. } = self;
         let (events_before, mut bytes) = (report.events, 0);
         let read = body.poll(cx, |data| {
             bytes += data.len() as u64;
@@ -230,14 +230,16 @@ impl Relaying<'_> {
         });
         if bytes > 0 {
             report.bytes += bytes;
+            // Clients leave when they have that many, before the model server says that it has ended.
+            *is_last_event_sent |= *length == Some(report.bytes) && splitter.held() == 0;
             client.progress.bytes.store(report.bytes, Ordering::Relaxed);
             client.progress.events.store(report.events, Ordering::Relaxed);
             watchdog.handle_arrival(Instant::now(), report.events - events_before, report);
         }
         match read {
             Poll::Ready(Ok(upstream::Progress::Data)) => Poll::Ready(Ok(true)),
-            Poll::Ready(Ok(upstream::Progress::End(trailers))) => {
-                self.trailers = trailers;
+            Poll::Ready(Ok(upstream::Progress::Stopped(stopped))) => {
+                self.trailers = stopped.judge(self.splitter.is_inside_event())?;
                 Poll::Ready(Ok(false))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -332,11 +334,13 @@ impl Relaying<'_> {
         }
         self.client.worker.finish_headers(&mut headers);
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let (content_type, encoding) = (text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING));
+        let encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+        let encodings = encodings.filter_map(|value| value.to_str().ok());
         let max_event_bytes = self.client.worker.config.limits.max_event_bytes;
-        self.splitter = Splitter::new(self.request.dialect, content_type, encoding, max_event_bytes);
+        let content_type = text(header::CONTENT_TYPE);
+        self.splitter = Splitter::new(self.request.dialect, content_type, encodings, max_event_bytes);
         self.report.format = self.splitter.format();
-        self.has_length = headers.contains_key(header::CONTENT_LENGTH);
+        self.length = fields::content_length(&headers).ok().flatten();
         self.client.down.queue_head(answer.status, &headers);
         *self.client.kept_body = None;
     }
@@ -344,7 +348,7 @@ impl Relaying<'_> {
     fn queue_error_event(&mut self) {
         let error = self.report.error.clone().unwrap_or_else(|| Kind::UpstreamClosed.into());
         let event = self.splitter.poll_error_event(error.kind);
-        if let Some(event) = event.filter(|_| !self.client.is_head_request && !self.has_length) {
+        if let Some(event) = event.filter(|_| !self.client.is_head_request && self.length.is_none()) {
             self.client.down.queue_data(&Piece::whole(&event, true));
         }
     }
@@ -365,6 +369,26 @@ impl Relaying<'_> {
         let kind = ends::reset_kind(input, self.report.error.as_ref().map(|error| error.kind));
         self.client.down.reset(kind.h3_code());
     }
+}
+
+/// Asks the model server. An answer that is held is in the report, and not here.
+async fn open(
+    upstreams: &Upstreams,
+    request: &RelayRequest,
+    body: &Bytes,
+    report: &mut RelayReport,
+    started: Instant,
+) -> Result<Option<Answer>, Error> {
+    let answer = upstream::open(upstreams, &request.upstream, body, &mut report.runs).await?;
+    report.status = Some(answer.status);
+    report.head = Some(started.elapsed());
+    report.upstream_reused = answer.is_reused;
+    if !is_held(&request.held_statuses, answer.status) {
+        return Ok(Some(answer));
+    }
+    report.error = Some(Kind::UpstreamStatus.into());
+    report.held = Some(held::read(answer, upstreams, &request.upstream.target).await);
+    Ok(None)
 }
 
 /// Resolves once, when the server's answers have had their time.

@@ -14,6 +14,7 @@ use http::StatusCode;
 
 use crate::gone::Gone;
 use crate::quic::stats::Transport;
+use crate::relay::held::Held;
 
 /// What a relay left of the client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,10 @@ pub struct RelayReport {
     /// The times from an event's arrival until it was with the transport.
     pub holds: Histogram,
     pub upstream_reused: bool,
+    /// How often the request was sent to the upstream: twice, where it was proven that the first was not processed.
+    pub runs: u32,
+    /// What an answer said whose status was held.
+    pub held: Option<Held>,
     /// What QUIC knows of the client's connection; `None` over TCP.
     pub transport: Option<Transport>,
 }
@@ -80,6 +85,8 @@ impl RelayReport {
             gaps: Histogram::default(),
             holds: Histogram::default(),
             upstream_reused: false,
+            runs: 0,
+            held: None,
             transport: None,
         }
     }

@@ -14,10 +14,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_core::events::Piece;
-use headrace_core::fields;
+use headrace_core::fields::{self, Coding};
 use headrace_core::http3::message::RequestHead;
-use headrace_core::{Error, Kind};
-use http::{HeaderValue, Method, Response, header};
+use headrace_core::{Error, Kind, Side};
+use http::{HeaderValue, Response, header};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::config::Limits;
 use crate::downstream::Downstream;
 use crate::downstream::tcp::{self, Body, Connection};
 use crate::exchange::driver;
@@ -206,10 +207,13 @@ async fn handle_request(
     let protocol = if connection.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
     let (mut sender, head_receiver) = tcp::channel(connection);
     sender.set_alt_svc(worker.alt_svc.clone());
-    let head = read_head(&request, worker.config.limits.max_head_bytes);
+    let mut is_refused = false;
+    let head = read_head(&request, &worker.config.limits);
     match head.and_then(|head| Ok((head, worker.begin_exchange()?))) {
         Ok((head, active)) => {
-            let body = RequestBody::new(Source::Hyper(request.into_body()), &head.headers);
+            let is_http2 = protocol == Protocol::Http2;
+            let body = Source::Hyper { body: request.into_body(), is_http2 };
+            let body = RequestBody::new(body, &head.headers);
             let request = Request { head, protocol, client, early_data: None };
             let (exchange, driver) =
                 driver::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
@@ -217,6 +221,8 @@ async fn handle_request(
             tokio::spawn(driver.run());
         }
         Err(error) => {
+            // Where such a request ends, it may not say for certain.
+            is_refused = error.kind.side() == Side::Client;
             let (status, headers, body) = worker.error_answer(&error, request.uri().path());
             sender.queue_head(status, &headers);
             sender.queue_data(&Piece::whole(&body, false));
@@ -224,21 +230,27 @@ async fn handle_request(
         }
     }
     let mut response = head_receiver.await.unwrap_or_else(|_| tcp::broken_off());
-    if protocol == Protocol::Http1 && worker.is_draining() {
+    if protocol == Protocol::Http1 && (is_refused || worker.is_draining()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }
 
 /// A request's head, checked as strictly as HTTP/3's (`headrace_core::http3::message`).
-fn read_head(request: &http::Request<Incoming>, max_head_bytes: usize) -> Result<RequestHead, Error> {
+fn read_head(request: &http::Request<Incoming>, limits: &Limits) -> Result<RequestHead, Error> {
     let bad = |reason: &'static str| Error::new(Kind::BadRequest, reason);
-    if request.method() == Method::CONNECT {
+    if fields::is_refused_method(request.method()) {
         return Err(Kind::MethodRefused.into());
     }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    if fields::size(request.headers()) + path.len() > max_head_bytes {
+    let size = fields::size(request.headers()) + path.len();
+    if size > limits.max_head_bytes || request.headers().len() > limits.max_fields {
         return Err(Kind::HeadTooLarge.into());
+    }
+    match fields::transfer_coding(request.headers()) {
+        Coding::Plain => {}
+        Coding::Ambiguous => return Err(bad("transfer-encoding must be chunked, once (RFC 9112 §6.3)")),
+        Coding::Unknown => return Err(Kind::CodingRefused.into()),
     }
     let mut headers = request.headers().clone();
     let mut hosts = headers.get_all(header::HOST).iter();

@@ -3,7 +3,7 @@
 //! In: a target, and how long it may take. Out: a connection, plain or TLS, and whether it speaks HTTP/2.
 
 use std::io;
-use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::tls::{self, Trust};
-use crate::upstream::{Target, UpstreamProtocol};
+use crate::upstream::{Target, UpstreamProtocol, addresses};
 
 /// TLS configurations towards model servers, by the protocol asked for.
 #[derive(Clone)]
@@ -54,24 +54,42 @@ pub async fn connect_within(tls: &Tls, target: &Target, time: Duration) -> Resul
 
 async fn connect(tls: &Tls, target: &Target) -> Result<(Io, bool), Error> {
     let name = format!("{}:{}", target.host, target.port);
-    let addresses = tokio::net::lookup_host((target.host.as_str(), target.port))
-        .await
-        .map_err(|error| Error::new(Kind::UpstreamResolve, format!("{name}: {error}")))?;
-    let mut last = Error::new(Kind::UpstreamResolve, format!("{name}: the name has no address"));
-    for address in addresses {
-        match connect_to(address).await {
-            Ok(stream) if target.is_tls => return handshake(tls, stream, target).await,
-            Ok(stream) => return Ok((Io::Plain(stream), target.protocol == UpstreamProtocol::Http2)),
-            Err(error) => last = Error::new(Kind::UpstreamConnect, format!("{name}: {error}")),
-        }
+    let addresses = tokio::net::lookup_host((target.host.as_str(), target.port));
+    let addresses = addresses.await.map_err(|error| match has_descriptor() {
+        true => Error::new(Kind::UpstreamResolve, format!("{name}: {error}")),
+        false => no_descriptor(&name),
+    })?;
+    let stream = addresses::connect(addresses).await.map_err(|failed| translate(&name, &failed))?;
+    if target.is_tls {
+        return handshake(tls, stream, target).await;
     }
-    Err(last)
+    Ok((Io::Plain(stream), target.protocol == UpstreamProtocol::Http2))
 }
 
-async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+/// Whose fault it is: what we lack ourselves is nothing that the model server did.
+fn translate(name: &str, (address, error): &addresses::Failed) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => no_descriptor(name),
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            Error::new(Kind::Overloaded, format!("the system has no memory left for a connection to {name}"))
+        }
+        // Of IPv6 it says that this machine has no such address at all.
+        Some(libc::EADDRNOTAVAIL) if address.is_some_and(|address| address.is_ipv4()) => {
+            Error::new(Kind::Overloaded, format!("no local port is left for a connection to {name}"))
+        }
+        _ if address.is_none() => Error::new(Kind::UpstreamResolve, format!("{name}: {error}")),
+        _ => Error::new(Kind::UpstreamConnect, format!("{name}: {error}")),
+    }
+}
+
+fn no_descriptor(name: &str) -> Error {
+    let limit = "raise the limit of open files (ulimit -n, LimitNOFILE)";
+    Error::new(Kind::Overloaded, format!("no file descriptor is left for a connection to {name}; {limit}"))
+}
+
+/// Resolvers do not say that they could not open a file.
+fn has_descriptor() -> bool {
+    std::fs::File::open("/dev/null").is_ok()
 }
 
 async fn handshake(tls: &Tls, stream: TcpStream, target: &Target) -> Result<(Io, bool), Error> {
@@ -100,6 +118,16 @@ pub enum Io {
 }
 
 impl Io {
+    /// How many of our bytes the other side's system has acknowledged, on this connection; `None` where our own does not
+    /// say. Bytes that it has not acknowledged with its FIN came behind it: no program there can have read them.
+    pub fn acknowledged(&self) -> Option<u64> {
+        let stream = match self {
+            Io::Plain(stream) => stream,
+            Io::Tls(stream) => stream.get_ref().0,
+        };
+        tcp_bytes_acked(stream.as_raw_fd())
+    }
+
     /// Whether an idle connection can carry another request: nothing has come, and it is not closed.
     pub fn is_alive(&mut self) -> bool {
         let mut byte = [0];
@@ -142,4 +170,23 @@ impl AsyncWrite for Io {
             Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
+}
+
+/// `tcpi_bytes_acked` of Linux' `struct tcp_info`, which libc does not know as far as that.
+fn tcp_bytes_acked(descriptor: RawFd) -> Option<u64> {
+    const OFFSET: usize = 120;
+    let mut info = [0u8; OFFSET + 8];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and `info` has room for the `length` bytes that the kernel may write.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let is_known = result == 0 && length as usize == info.len();
+    is_known.then(|| u64::from_ne_bytes(std::array::from_fn(|at| info[OFFSET + at])))
 }

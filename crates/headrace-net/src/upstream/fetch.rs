@@ -24,14 +24,14 @@ pub async fn fetch(
     body: &Bytes,
     max_bytes: usize,
 ) -> Result<Fetched, Error> {
-    let mut answer = open(upstreams, request, body).await?;
+    let mut answer = open(upstreams, request, body, &mut 0).await?;
     let mut whole = Vec::new();
     let read = async {
         loop {
             let poll =
                 |cx: &mut std::task::Context<'_>| answer.body.poll(cx, |data| whole.extend_from_slice(data));
             match std::future::poll_fn(poll).await? {
-                Progress::End(_) => return Ok(()),
+                Progress::Stopped(stopped) => return stopped.judge(false).map(drop),
                 Progress::Data if whole.len() > max_bytes => {
                     return Err(Error::new(
                         Kind::UpstreamProtocol,

@@ -7,6 +7,7 @@
 //!
 //! Dropping an [`Answer`] or the future of [`open`] closes the request at once.
 
+mod addresses;
 mod connect;
 mod fetch;
 mod http1;
@@ -19,13 +20,16 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use headrace_core::complete::{self, Incomplete, Stop};
+use headrace_core::fields::BodyLength;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::config::UpstreamConfig;
+use connect::Io;
 pub use connect::Tls;
 pub use fetch::{Fetched, fetch};
-use http1::{Failure, Http1Body};
+use http1::Http1Body;
 use pool::Pool;
 use warm::{Demand, InFlight};
 
@@ -82,7 +86,7 @@ pub struct Answer {
 
 pub enum AnswerBody {
     Http1(Box<Http1Body>),
-    Http2(http2::Body),
+    Http2(Box<http2::Body>),
 }
 
 /// What one poll of a body came to.
@@ -90,8 +94,33 @@ pub enum AnswerBody {
 pub enum Progress {
     /// Some bytes were handed over.
     Data,
-    /// The body ended as its framing says; its trailers, if any.
-    End(Option<HeaderMap>),
+    /// Nothing more will come.
+    Stopped(Box<Stopped>),
+}
+
+/// How a body stopped. Whether it is complete is not said here, but by [`Stopped::judge`].
+#[derive(Debug)]
+pub struct Stopped {
+    stop: Stop,
+    length: BodyLength,
+    trailers: Option<HeaderMap>,
+    /// What was seen, where it was not an end.
+    seen: String,
+}
+
+impl Stopped {
+    /// The trailers of a body that is complete. `is_inside_event`: its last event has begun and not ended.
+    ///
+    /// # Errors
+    /// [`Kind::UpstreamClosed`] or [`Kind::UpstreamProtocol`], when it is not.
+    pub fn judge(self, is_inside_event: bool) -> Result<Option<HeaderMap>, Error> {
+        match complete::check(self.stop, &self.length, is_inside_event) {
+            Ok(()) => Ok(self.trailers),
+            Err(what @ Incomplete::WrongLength) => Err(Error::new(Kind::UpstreamProtocol, what.to_string())),
+            Err(what) if self.seen.is_empty() => Err(Error::new(Kind::UpstreamClosed, what.to_string())),
+            Err(what) => Err(Error::new(Kind::UpstreamClosed, format!("{what}: {}", self.seen))),
+        }
+    }
 }
 
 /// One worker's connections to model servers, and what it needs to make more.
@@ -122,45 +151,105 @@ impl Upstreams {
     }
 }
 
-/// Sends a request; resolves with the head of its answer.
+/// Why an attempt brought no answer.
+enum Failure {
+    /// The connection took no request: nothing of it was sent.
+    NotSent(Error),
+    /// It was sent, and the protocol proves that the model server processed nothing of it.
+    Unprocessed(Error),
+    Final(Error),
+}
+
+/// A connection that can take a request.
+enum Connection {
+    Http1(Io),
+    Http2(http2::Sender),
+}
+
+/// Sends a request; resolves with the head of its answer. `runs`: is counted up each time that it is sent.
+///
+/// It is sent once; a second time, on a new connection, only after a failure which proves that nothing of it was
+/// processed (RFC 9110 §9.2.2, RFC 9113 §8.7). More than that is up to whoever asked.
 ///
 /// # Errors
-/// Errors of [`headrace_core::Side::Upstream`]; nothing was answered then.
-pub async fn open(upstreams: &Upstreams, request: &UpstreamRequest, body: &Bytes) -> Result<Answer, Error> {
-    if let Some(answer) = http2::open_pooled(upstreams, request, body).await {
-        return answer;
-    }
-    let limits = &upstreams.limits;
-    while let Some(io) = upstreams.pool.take(&request.target) {
-        match http1::exchange_heads(limits, io, request, body, true).await {
-            // The model server had closed the idle connection meanwhile, which is not a failure.
-            Err(Failure::BeforeAnyByte) => {}
-            Err(Failure::Final(error)) => return Err(error),
+/// Errors of [`headrace_core::Side::Upstream`], and [`Kind::Overloaded`] where this machine lacks what a connection
+/// needs; always before anything was answered.
+pub async fn open(
+    upstreams: &Upstreams,
+    request: &UpstreamRequest,
+    body: &Bytes,
+    runs: &mut u32,
+) -> Result<Answer, Error> {
+    let mut ready = upstreams.take_ready(&request.target);
+    let mut has_repeated = false;
+    loop {
+        let is_reused = ready.is_some();
+        let connection = match ready.take() {
+            Some(connection) => connection,
+            None => upstreams.connect(&request.target, request.connect_timeout).await?,
+        };
+        *runs += 1;
+        match attempt(&upstreams.limits, connection, request, body, is_reused).await {
             Ok(answer) => return Ok(answer),
+            Err(Failure::NotSent(error)) => {
+                *runs -= 1;
+                if !is_reused {
+                    return Err(error);
+                }
+            }
+            Err(Failure::Unprocessed(_)) if !has_repeated => has_repeated = true,
+            Err(Failure::Unprocessed(error) | Failure::Final(error)) => return Err(error),
         }
     }
-    let (io, is_http2) =
-        connect::connect_within(&upstreams.tls, &request.target, request.connect_timeout).await?;
-    if is_http2 {
-        return http2::open_new(upstreams, io, request, body).await;
+}
+
+async fn attempt(
+    limits: &UpstreamConfig,
+    connection: Connection,
+    request: &UpstreamRequest,
+    body: &Bytes,
+    is_reused: bool,
+) -> Result<Answer, Failure> {
+    match connection {
+        Connection::Http1(io) => http1::exchange_heads(limits, io, request, body, is_reused).await,
+        Connection::Http2(sender) => http2::send(limits, sender, request, body, is_reused).await,
     }
-    http1::exchange_heads(limits, io, request, body, false).await.map_err(|failure| match failure {
-        Failure::BeforeAnyByte => Kind::UpstreamClosed.into(),
-        Failure::Final(error) => error,
-    })
+}
+
+/// Whether a request says how long its body is, also when it is empty (RFC 9110 §8.6).
+fn has_body(method: &Method, body: &Bytes) -> bool {
+    !body.is_empty() || method == Method::POST || method == Method::PUT
+}
+
+impl Upstreams {
+    /// A connection that is there already.
+    fn take_ready(&self, target: &Target) -> Option<Connection> {
+        let http2 = self.http2.get(target).map(Connection::Http2);
+        http2.or_else(|| self.pool.take(target).map(Connection::Http1))
+    }
+
+    /// A new connection; one of HTTP/2 is found by later requests, too.
+    async fn connect(&self, target: &Target, time: Duration) -> Result<Connection, Error> {
+        let (io, is_http2) = connect::connect_within(&self.tls, target, time).await?;
+        if !is_http2 {
+            return Ok(Connection::Http1(io));
+        }
+        let sender = http2::connect(&self.limits, io).await?;
+        self.http2.put(target.clone(), sender.clone());
+        Ok(Connection::Http2(sender))
+    }
 }
 
 /// Opens `count` connections to have them ready, or one, where the model server speaks HTTP/2.
 pub async fn connect_ahead(upstreams: &Upstreams, target: &Target, connect_timeout: Duration, count: usize) {
     for _ in 0..count {
-        if upstreams.http2.is_open(target) {
+        if upstreams.http2.get(target).is_some() {
             return;
         }
-        match connect::connect_within(&upstreams.tls, target, connect_timeout).await {
-            Ok((io, true)) => _ = http2::connect(upstreams, io, target).await,
-            Ok((io, false)) => upstreams.pool.put(target.clone(), io),
-            // The next request will say why.
-            Err(_) => return,
+        match upstreams.connect(target, connect_timeout).await {
+            Ok(Connection::Http1(io)) => upstreams.pool.put(target.clone(), io),
+            // One carries many requests; and why there is none, the next request will say.
+            Ok(Connection::Http2(_)) | Err(_) => return,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! one event is read, and how an event of our own is written. A format is one file beside this one, and one row here.
 //! This file must not know what an API says in a format: that is `dialects/`.
 
+pub mod codings;
 pub mod content_type;
 mod ndjson;
 mod sse;
@@ -20,6 +21,8 @@ pub struct Format {
     pub content_types: &'static [&'static str],
     /// Makes the scanner of one body; it is given the content type's parameters (a `boundary`).
     pub scanner: fn(&ContentType) -> Box<dyn Scanner>,
+    /// An event is a line of JSON: one that is a whole text is a whole event, although its line feed did not come.
+    pub is_line: bool,
     /// Reads one whole event.
     pub read: fn(&[u8]) -> Event<'_>,
     /// Writes one event. `None`: this format has no place for an event of our own.
@@ -59,6 +62,7 @@ pub static FORMATS: &[Format] = &[
         name: "sse",
         content_types: &["text/event-stream"],
         scanner: |_| Box::new(sse::Scanner::default()),
+        is_line: false,
         read: sse::read,
         write: Some(sse::write),
     },
@@ -73,6 +77,7 @@ pub static FORMATS: &[Format] = &[
             "application/stream+json",
         ],
         scanner: |_| Box::new(ndjson::Scanner::default()),
+        is_line: true,
         read: ndjson::read,
         write: Some(ndjson::write),
     },
@@ -83,14 +88,18 @@ pub static RAW: Format = Format {
     name: "raw",
     content_types: &[],
     scanner: |_| Box::new(Raw),
+    is_line: false,
     read: |_| Event::default(),
     write: None,
 };
 
 impl Format {
     /// The row of an answer. A compressed body hides its events, whatever its type.
-    pub fn of(content_type: &ContentType, content_encoding: Option<&str>) -> &'static Self {
-        if content_encoding.is_some_and(|encoding| !encoding.trim().eq_ignore_ascii_case("identity")) {
+    pub fn of<'a>(
+        content_type: &ContentType,
+        content_encodings: impl IntoIterator<Item = &'a str>,
+    ) -> &'static Self {
+        if codings::is_coded(content_encodings) {
             return &RAW;
         }
         let named = |format: &&Format| format.content_types.contains(&content_type.essence.as_str());
@@ -131,6 +140,7 @@ mod tests {
             for content_type in format.content_types {
                 assert_eq!(of(Some(content_type), None), format.name);
                 assert_eq!(of(Some(content_type), Some("identity")), format.name);
+                assert_eq!(of(Some(content_type), Some("utf-8")), format.name);
                 assert_eq!(of(Some(content_type), Some("gzip")), "raw");
                 let spelt = format!(" {} ; charset=UTF-8", content_type.to_uppercase());
                 assert_eq!(of(Some(&spelt), None), format.name);
@@ -158,6 +168,7 @@ mod tests {
         let row = Format {
             name: "parts",
             content_types: &["multipart/mixed"],
+            is_line: false,
             scanner: |content_type| {
                 let boundary = content_type.parameter("boundary").unwrap_or_default();
                 Box::new(Parts(format!("--{boundary}").into_bytes()))
