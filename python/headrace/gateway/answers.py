@@ -42,10 +42,18 @@ def status_of(code: str) -> int:
 
 async def send_error(exchange: Exchange, code: str, message: str, param: str | None = None) -> None:
     """An error, in the words of the API at the path that was asked."""
-    status, headers = status_of(code), [JSON]
+    status = status_of(code)
+    await send_status(exchange, status, code, message, param, "1" if status == 503 else None)
+
+
+async def send_status(
+    exchange: Exchange, status: int, code: str, message: str, param: str | None, retry_after: str | None
+) -> None:
+    """An error with a status that is another's than the code's. `retry_after`: the field's value."""
+    headers = [JSON]
     if status == 401:
         headers.append(("www-authenticate", "Bearer"))
-    if status == 503:
-        headers.append(("retry-after", "1"))
+    if retry_after is not None:
+        headers.append(("retry-after", retry_after))
     body = dialects.error_body(exchange.request.path, status, code, message, param)
     await exchange.answer(status, headers, body)

@@ -16,7 +16,7 @@ from headrace.config import Config
 from headrace.errors import OverloadedError, RequestError
 from headrace.exchange import Exchange, RelayReport, ReplayBuffer
 from headrace.gateway import early_data
-from headrace.gateway.answers import error_value, send_error, send_json, status_of
+from headrace.gateway.answers import send_error, send_status, status_of
 from headrace.gateway.idempotency import Answer, Answers
 from headrace.gateway.upstreams import Upstream, Upstreams
 from headrace.observe.outcome import Outcome
@@ -177,13 +177,17 @@ class Dispatcher:
         if body is not None:
             await exchange.answer(report.status, fields, body)
             return
-        wait = [(name, value) for name, value in fields if name == "retry-after"]
-        value = error_value(exchange.request.path, report.status, kind.slug, message, None)
-        await send_json(exchange, report.status, value, wait)
+        await send_status(exchange, report.status, kind.slug, message, None, retry_after(report))
 
 
 def worth(report: RelayReport) -> tuple[int, bool]:
     """How much a failure tells a client: the largest is told."""
     if report.held is None:
         return 0, False
-    return RANKS.get(report.status or 0, 1), any(name == "retry-after" for name, _ in report.held[0])
+    return RANKS.get(report.status or 0, 1), retry_after(report) is not None
+
+
+def retry_after(report: RelayReport) -> str | None:
+    """When the model server wants to be asked again, in its own words."""
+    fields = report.held[0] if report.held else []
+    return next((value for name, value in fields if name == "retry-after"), None)
