@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = {
     "headrace-core": [
         ["budget", "fields", "json_fields", "memory", "stats"],
+        ["complete"],
         ["http1", "http3", "recovery"],
         ["error"],
         [""],  # the crate's root names the errors

@@ -104,6 +104,8 @@ class Hostile:
             if path == "/v1/models":
                 self.probes += 1
                 writer.write(self.models)
+                if not self.models:
+                    writer.close()
                 continue
             call = Call(self, method, path, body, writer)
             self.calls.append(call)

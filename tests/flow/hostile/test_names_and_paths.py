@@ -53,9 +53,10 @@ LISTS = {
 
 @pytest.mark.parametrize("models", LISTS.values(), ids=LISTS.keys())
 async def test_no_list_of_models_ends_the_health_checks(
-    models: bytes, start: Start, caplog: pytest.LogCaptureFixture
+    models: bytes, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look comes, and so it does for the neighbour."""
+    monkeypatch.setattr("headrace.gateway.upstreams.RECOVERY_INTERVAL_S", 0.02)
 
     async def never(call: Call) -> None:
         raise AssertionError(call.path)
@@ -126,7 +127,7 @@ async def test_a_name_of_a_megabyte_is_answered_in_a_few_words(
 async def test_json_of_any_depth_is_no_failure_of_ours(
     protocol: str, gateway: Gateway, ca_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for deep in (b"[" * 1000 + b"]" * 1000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"[" * 500_000):
+    for deep in (b"[" * 1000 + b"]" * 1000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"[" * 50_000):
         for body in (b'{"model":"scripted","x":' + deep + b"}", b'{"model":' + deep + b"}", deep):
             told = await ask(gateway, protocol, ca_file, body)
             assert told.status in (200, 400), body[:40]
