@@ -26,7 +26,8 @@ def errors() -> str:
     lines = [
         "# Errors",
         "",
-        "Every error has a kind. Its slug is the `code` of a JSON error and never changes; its class is in",
+        "Every error has a kind. Its slug never changes; it is the `code` of a JSON error, in the words of",
+        "the API that was asked ([dialects.md](dialects.md)). Its class is in",
         "`headrace.errors`. *Status* is what a client is answered with while no head was sent, *HTTP/3 code*",
         "the reset of its stream after that (RFC 9114 §8.1). *Retry*: the same request may succeed elsewhere",
         "or later.",

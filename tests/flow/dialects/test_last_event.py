@@ -19,6 +19,7 @@ from tests.helpers.waiting import eventually
 
 Start = Callable[..., Awaitable[Gateway]]
 Dial = Callable[..., Awaitable[Connection]]
+Fields = list[tuple[str, str]]
 KEYED = [*JSON, ("idempotency-key", "one")]
 
 ENDS = [
@@ -45,6 +46,25 @@ async def begin(start: Start, model: ModelServer, caplog: pytest.LogCaptureFixtu
     return await start(upstreams=[model.upstream], log={"access": True, "format": "json"})
 
 
+async def leave_after(
+    whole: bytes, http: int, gateway: Gateway, words: Words, fields: Fields, dial: Dial, ca_file: Path
+) -> None:
+    """Asks, reads so much, and leaves, before the answer has ended."""
+    if http == 3:
+        response = (await dial(gateway)).request("POST", words.path, fields, b"{}")
+        await eventually(lambda: sum(size for _, size in response.arrivals) == len(whole))
+        response.stop()
+        return
+    async with httpx_client(ca_file, http2=http == 2) as client:
+        url = origin(gateway) + words.path
+        async with client.stream("POST", url, content=b"{}", headers=dict(fields)) as answer:
+            got = b""
+            async for data in answer.aiter_raw():
+                got += data
+                if got == whole:
+                    return
+
+
 def test_every_row_of_the_table_is_tried() -> None:
     assert set(WORDS) == set(dialects.dialects())
     for name, words in WORDS.items():
@@ -68,41 +88,30 @@ async def test_it_is_done_over_any_protocol(
 ) -> None:
     model.content_type, model.pieces = words.content_type, [words.token, last]
     gateway = await begin(start, model, caplog)
-    whole = words.token + last
-    if http == 3:
-        response = (await dial(gateway)).request("POST", words.path, JSON, b"{}")
-        await eventually(lambda: len(response.arrivals) == 2)
-        response.stop()
-    else:
-        async with httpx_client(ca_file, http2=http == 2) as client:
-            async with client.stream("POST", origin(gateway) + words.path, content=b"{}") as answer:
-                got = b""
-                async for data in answer.aiter_raw():
-                    got += data
-                    if got == whole:
-                        break
+    await leave_after(words.token + last, http, gateway, words, JSON, dial, ca_file)
     await eventually(lambda: causes(caplog) == ["done"], f"causes: {causes(caplog)}")
     await eventually(lambda: model.asked[0].is_left, "the model server was let go")
 
 
 @pytest.mark.parametrize(("words", "last"), ENDS)
+@pytest.mark.parametrize("http", [3, 1])
 async def test_its_record_is_whole_and_nothing_is_generated_twice(
+    http: int,
     words: Words,
     last: bytes,
     model: ModelServer,
     start: Start,
     dial: Dial,
+    ca_file: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Also where a client cannot say that it left on purpose: there is nothing for it to come back for."""
     model.content_type, model.pieces = words.content_type, [words.token, last]
     gateway = await begin(start, model, caplog)
-    connection = await dial(gateway)
-    first = connection.request("POST", words.path, KEYED, b"{}")
-    await eventually(lambda: len(first.arrivals) == 2)
-    first.stop()
+    await leave_after(words.token + last, http, gateway, words, KEYED, dial, ca_file)
     await eventually(lambda: causes(caplog) == ["done"], f"causes: {causes(caplog)}")
     await eventually(lambda: model.asked[0].is_left)
-    again = connection.request("POST", words.path, KEYED, b"{}")
+    again = (await dial(gateway)).request("POST", words.path, KEYED, b"{}")
     assert await asyncio.wait_for(again.read(), 10) == words.token + last
     assert len(model.asked) == 1
 

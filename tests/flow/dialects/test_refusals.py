@@ -45,6 +45,9 @@ async def failing(exchange: Exchange) -> None:
     raise ValueError("on purpose")
 
 
+HEAD = literal(b":method", b"HEAD")
+
+
 def head_with(path: bytes, size: int) -> bytes:
     """A request's head whose fields are so large."""
     return section(*post(path), (b"x-large", b"x" * size))
@@ -70,6 +73,17 @@ async def test_the_engines_own_over_http3(words: Words, serve: Serve) -> None:
             await peer.until_over(stream)
             assert peer.status_of(stream) == status, what
             assert is_told(peer.body_of(stream), words), f"{what}: {peer.body_of(stream)!r}"
+
+
+async def test_a_head_request_is_refused_without_a_body(serve: Serve) -> None:
+    """An answer to HEAD has none (RFC 9110 §9.3.2), and neither has a refusal."""
+    server = await serve(silent, limits={"max_head_bytes": 16 * 1024}, timeouts={"request_s": 0.5})
+    async with raw_peer.dial(port_of(server)) as peer:
+        peer.start_control()
+        for what, status, request in REFUSED_HEADS[1:]:
+            stream = peer.bidi(request(b"/v1/messages").replace(literal(b":method", b"POST"), HEAD, 1))
+            await peer.until_over(stream)
+            assert (peer.status_of(stream), peer.body_of(stream)) == (status, b""), what
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,15 @@ WORDS = {
         RESPONSES,
         openai_error,
     ),
+    "openai-audio": Words(
+        "/v1/audio/transcriptions",
+        sse({"type": "transcript.text.delta", "delta": TALK}),
+        [
+            sse({"type": "transcript.text.done", "text": TALK, "usage": {"type": "tokens"}}),
+            sse({"type": "speech.audio.done", "usage": {"total_tokens": 1}}),
+        ],
+        openai_error,
+    ),
     "azure": Words(
         "/openai/deployments/gpt/chat/completions?api-version=2026-01-01",
         CHAT,

@@ -155,21 +155,30 @@ pub fn decode_request(section: &[u8], max_size: usize) -> Result<RequestHead, He
     Ok(RequestHead { method, scheme, authority, path, headers })
 }
 
-/// The `:path` of a request whose field section is not whole, or cannot be used: an error is told in the words of the
-/// API that was asked. `max_size`: of what is decoded until the path is found.
-pub fn path_in(section: &[u8], max_size: usize) -> Option<String> {
-    let mut path = None;
-    // Where the section is cut off, or the path was found, decoding fails; what was found before is good.
+/// What is known of a request whose head cannot be used, so that it is told so in the words of the API that it asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Begun {
+    /// Empty: it is not known.
+    pub path: String,
+    /// Its answer has no body.
+    pub is_head_request: bool,
+}
+
+/// Reads the pseudo-header fields of a field section that is not whole, or cannot be used. `max_size`: of what is
+/// decoded.
+pub fn decode_begun(section: &[u8], max_size: usize) -> Begun {
+    let mut begun = Begun::default();
+    // Where the section is cut off decoding fails, and where the other fields begin; what was found before is good.
     let _ = qpack::decode(section, max_size, |name, value| {
-        if name == b":path" {
-            path = std::str::from_utf8(value).ok().map(str::to_owned);
+        match name {
+            b":method" => begun.is_head_request = value == b"HEAD",
+            b":path" => begun.path = String::from_utf8_lossy(value).into_owned(),
+            [b':', ..] => {}
+            _ => return Err(malformed("a field that is not looked at")),
         }
-        match path {
-            Some(_) => Err(malformed("the path was found")),
-            None => Ok(()),
-        }
+        Ok(())
     });
-    path
+    begun
 }
 
 /// Whether a request that somebody wants to send may be sent: what `decode_request` would refuse must not leave.

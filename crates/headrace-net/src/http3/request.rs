@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use headrace_core::events::Piece;
 use headrace_core::http3::code::Scope;
-use headrace_core::http3::message::{self, HeadError, RequestHead};
+use headrace_core::http3::message::{self, Begun, HeadError, RequestHead};
 use headrace_core::http3::{Http3Error, code, priority};
 use headrace_core::{Error, Kind};
 use http::Method;
@@ -43,16 +43,15 @@ pub async fn serve(
         Ok(Ok(head)) => head,
         Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
         Err(_) => {
-            let path = reader.path_of_failed_head().await;
-            let refusal = Refusal::answer(Kind::RequestTimeout, path);
+            let refusal = Refusal::answer(Kind::RequestTimeout, reader.begun_request().await);
             return refuse(&worker, &connection, sender, reader, refusal).await;
         }
     };
     let active = match worker.begin_exchange() {
         Ok(active) => active,
         Err(error) => {
-            let is_head_request = head.method == Method::HEAD;
-            let refusal = Refusal::Answer { error, path: head.path, is_head_request };
+            let request = Begun { is_head_request: head.method == Method::HEAD, path: head.path };
+            let refusal = Refusal::Answer { error, request };
             return refuse(&worker, &connection, sender, reader, refusal).await;
         }
     };
@@ -78,8 +77,8 @@ pub async fn serve(
 
 /// Why a head does not become an exchange.
 enum Refusal {
-    /// The client is told why, by an answer in the words of the API at that path (empty: it is not known).
-    Answer { error: Error, path: String, is_head_request: bool },
+    /// The client is told why, by an answer in the words of the API that it asked.
+    Answer { error: Error, request: Begun },
     /// The client broke the protocol, on this stream (RFC 9114 §4.1.2) or on the connection.
     Breach(Http3Error),
     /// The client is gone.
@@ -87,8 +86,8 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn answer(kind: Kind, path: Option<String>) -> Self {
-        Refusal::Answer { error: kind.into(), path: path.unwrap_or_default(), is_head_request: false }
+    fn answer(kind: Kind, request: Begun) -> Self {
+        Refusal::Answer { error: kind.into(), request }
     }
 }
 
@@ -108,20 +107,20 @@ async fn read_head(
         }
         Err(ReadFailure::Http3(error)) => return Err(Refusal::Breach(error)),
         Err(ReadFailure::HeadTooLarge) => {
-            return Err(Refusal::answer(Kind::HeadTooLarge, reader.path_of_failed_head().await));
+            return Err(Refusal::answer(Kind::HeadTooLarge, reader.begun_request().await));
         }
         Err(ReadFailure::Reset(_) | ReadFailure::Lost(_) | ReadFailure::Rejected) => {
             return Err(Refusal::Silent);
         }
     };
-    let path = || message::path_in(&section, max_head_bytes);
+    let begun = || message::decode_begun(&section, max_head_bytes);
     let head = message::decode_request(&section, max_head_bytes).map_err(|error| match error {
         HeadError::Http3(error) => Refusal::Breach(error),
-        HeadError::TooLarge => Refusal::answer(Kind::HeadTooLarge, path()),
-        HeadError::MethodRefused => Refusal::answer(Kind::MethodRefused, path()),
+        HeadError::TooLarge => Refusal::answer(Kind::HeadTooLarge, begun()),
+        HeadError::MethodRefused => Refusal::answer(Kind::MethodRefused, begun()),
     })?;
     if head.headers.len() > max_fields {
-        return Err(Refusal::answer(Kind::HeadTooLarge, Some(head.path)));
+        return Err(Refusal::answer(Kind::HeadTooLarge, begun()));
     }
     Ok(head)
 }
@@ -143,10 +142,10 @@ async fn refuse(
                 connection.count_cancel();
             }
         }
-        Refusal::Answer { error, path, is_head_request } => {
-            let (status, headers, body) = worker.error_answer(&error, &path);
+        Refusal::Answer { error, request } => {
+            let (status, headers, body) = worker.error_answer(&error, &request.path);
             sender.queue_head(status, &headers);
-            if !is_head_request {
+            if !request.is_head_request {
                 sender.queue_data(&Piece::whole(&body, false));
             }
             if std::future::poll_fn(|cx| sender.poll_flush(cx)).await.is_ok() {

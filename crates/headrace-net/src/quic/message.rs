@@ -18,8 +18,8 @@ use crate::quic::stream_code;
 /// The most bytes that are taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Most bytes of a head that are looked through for its path, when the head itself cannot be used.
-const MOST_PATH_BYTES: usize = 8 * 1024;
+/// Most bytes of a head that are looked through for the path, when the head itself cannot be used.
+const MOST_BEGUN_BYTES: usize = 8 * 1024;
 
 /// Why a message cannot be read on.
 #[derive(Clone, Debug)]
@@ -118,20 +118,20 @@ impl MessageReader {
         }
     }
 
-    /// The path of a request whose head is not whole, or too large to be read: of what has come, without waiting for
-    /// more.
-    pub async fn path_of_failed_head(&mut self) -> Option<String> {
-        let mut begun = [self.decoder.kept(), &self.input].concat();
+    /// What is known of a request whose head is not whole, or too large to be read: of what has come, without waiting
+    /// for more.
+    pub async fn begun_request(&mut self) -> message::Begun {
+        let mut section = [self.decoder.kept(), &self.input].concat();
         loop {
-            let path = message::path_in(&begun, MOST_PATH_BYTES);
-            if path.is_some() || begun.len() >= MOST_PATH_BYTES {
-                return path;
+            let begun = message::decode_begun(&section, MOST_BEGUN_BYTES);
+            if !begun.path.is_empty() || section.len() >= MOST_BEGUN_BYTES {
+                return begun;
             }
-            let mut read = pin!(self.recv.read_chunk(MOST_PATH_BYTES, true));
+            let mut read = pin!(self.recv.read_chunk(MOST_BEGUN_BYTES, true));
             let Poll::Ready(Ok(Some(chunk))) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await else {
-                return None;
+                return begun;
             };
-            begun.extend_from_slice(&chunk.bytes);
+            section.extend_from_slice(&chunk.bytes);
         }
     }
 

@@ -29,13 +29,16 @@ pub struct Writer {
     /// How many bytes may be unread: a slow client slows its own model server, and no answer outgrows what is kept of
     /// it before its first byte was told.
     most_unread: usize,
+    /// The last event that was written is the answer's own last.
+    is_last_event_written: bool,
     /// The code by which the answer broke off.
     broken: Option<u64>,
 }
 
 impl Writer {
     pub fn new(buffer: Arc<Buffer>, most_unread: usize) -> Self {
-        Self { buffer, trailers: None, taken: 0, timer: None, most_unread, broken: None }
+        let (trailers, timer, broken) = (None, None, None);
+        Self { buffer, trailers, taken: 0, timer, most_unread, is_last_event_written: false, broken }
     }
 
     /// The relay is over: an answer that was reset ends here, now that its cause is known.
@@ -61,6 +64,9 @@ impl Writer {
     pub fn queue_data(&mut self, piece: &Piece<'_>) {
         let bytes = Bytes::from([piece.held, piece.fresh].concat());
         self.taken += bytes.len() as u64;
+        if piece.is_event {
+            self.is_last_event_written = piece.is_last;
+        }
         let entry = Entry { bytes, is_event: piece.is_event, is_last: piece.is_last };
         self.buffer.change(|state| state.record.push(entry));
     }
@@ -100,6 +106,8 @@ impl Writer {
                 self.timer = None;
                 return Poll::Pending;
             }
+            // Nobody comes back for more of an answer that has said its last word: it is whole.
+            Some((gone, _)) if self.is_last_event_written => gone,
             Some((Gone::Stopped, _)) => Gone::Stopped,
             Some((Gone::Lost, since)) => {
                 let until = since + self.buffer.grace;
@@ -112,7 +120,8 @@ impl Writer {
                 Gone::Lost
             }
         };
-        state.is_given_up = true;
+        // A reader that comes now still finds it whole.
+        state.is_given_up = !self.is_last_event_written;
         Poll::Ready(gone)
     }
 

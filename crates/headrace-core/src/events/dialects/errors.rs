@@ -1,7 +1,7 @@
 //! An error, in the words of each API.
 //!
-//! In: a status, a stable code, a sentence. Out: the JSON that the API's clients read, as the body of an answer or as the
-//! data of a stream's last event. One function for each shape; which API has which is a column of the table
+//! In: a status, a stable code, a sentence. Out: the JSON that the API's clients read, as the body of an answer or as
+//! the data of a stream's last event. One function for each shape; which API has which is a column of the table
 //! (`mod.rs`).
 
 use crate::Kind;

@@ -61,6 +61,18 @@ pub static DIALECTS: &[Dialect] = &[
         errors: errors::RESPONSES,
         texts: &["delta"],
     },
+    // https://platform.openai.com/docs/api-reference/audio
+    Dialect {
+        name: "openai-audio",
+        generates: &["/audio/speech", "/audio/transcriptions", "/audio/translations"],
+        paths: &[],
+        key_fields: &["authorization"],
+        key_queries: &[],
+        formats: &["sse"],
+        last: &[Mark::Type("speech.audio.done"), Mark::Type("transcript.text.done"), DONE],
+        errors: errors::OPENAI,
+        texts: &["audio", "delta"],
+    },
     // https://learn.microsoft.com/azure/ai-foundry/openai/reference
     Dialect {
         name: "azure",
