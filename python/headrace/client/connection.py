@@ -168,30 +168,32 @@ class Answer:
 
     def __init__(self, raw: _engine.Stream) -> None:
         self._raw = raw
-        self._status = 0
-        self._headers: list[tuple[str, str]] = []
-        self.head_at_ns = 0
-        """When the head was read, by the clock of `time.monotonic_ns()`."""
-        self._note_head()
+        self._head: tuple[int, list[tuple[str, str]], int] | None = None
 
-    def _note_head(self) -> bool:
-        """Takes the head from the engine, once: each time it is asked for, all its fields are made anew."""
-        found = self._raw.head
-        if found is not None:
-            self._status, self._headers, self.head_at_ns = found
-        return found is not None
+    def _known_head(self) -> tuple[int, list[tuple[str, str]], int]:
+        """The head, which is taken from the engine once, because its fields are made anew each time. Until it
+        is there, a status of 0 and no fields."""
+        self._head = self._head or self._raw.head
+        return self._head or (0, [], 0)
 
     @property
     def status(self) -> int:
         """The status; 0 before the head is there."""
-        return self._status
+        return self._known_head()[0]
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        return self._headers
+        """The fields of the head, their names in lower case; none before it is there."""
+        return self._known_head()[1]
+
+    @property
+    def head_at_ns(self) -> int:
+        """When the head was read, by the clock of `time.monotonic_ns()`; 0 before it is there."""
+        return self._known_head()[2]
 
     def header(self, name: str) -> str | None:
-        return next((value for found, value in self._headers if found == name), None)
+        """The first value of a field; `None` when there is none, or no head yet."""
+        return next((value for found, value in self.headers if found == name), None)
 
     @property
     def trailers(self) -> list[tuple[str, str]] | None:
@@ -232,10 +234,10 @@ class Response(Answer):
     async def head(self) -> int:
         """Waits for the head, and returns the status. Raises `StreamError`."""
         await self._raw.wait_head(bridge())
-        if not self._note_head():
+        if not self.status:
             _ = self._raw.ended  # raises how it ended
             raise HeadraceError("protocol", "the stream ended before the head of its answer")
-        return self._status
+        return self.status
 
     async def chunks(self) -> AsyncIterator[list[Chunk]]:
         """The body: each list holds everything that has come since the last one.

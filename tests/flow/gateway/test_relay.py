@@ -16,6 +16,7 @@ from headrace.client import Connection
 from headrace.errors import StreamResetError
 from headrace.gateway import Gateway
 from headrace_lab.model import Source
+from headrace_lab.model.script import CONTENT_TYPE
 from tests.helpers.answers import expected, frames
 from tests.helpers.requests import JSON, PATH, script
 from tests.helpers.serving import httpx_client, origin
@@ -44,7 +45,7 @@ async def test_other_bodies_pass_as_they_come(gateway: Gateway, dial: Dial) -> N
     response = (await dial(gateway)).request("POST", PATH, JSON, script(**fields))
     whole = await response.read()
     assert whole.count(b'"n":') == 20
-    assert response.header("content-type") is None or True
+    assert response.header("content-type") == CONTENT_TYPE["raw"]
     assert len(whole) == 20 * 190
 
 

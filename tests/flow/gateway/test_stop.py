@@ -41,6 +41,31 @@ async def test_stop_sending_closes_the_upstream(
     assert all(upstream.in_flight == 0 for upstream in gateway.upstreams.all)
 
 
+MOST_ROUND_TRIPS = 3
+"""How many requests on the same connection, one after the other, may be answered until a stop has arrived at
+the model server. It should be there before the first answer; a timer of 10 ms would be some twenty
+answers."""
+
+
+@pytest.mark.parametrize("fields", [ENDLESS, PREFILL], ids=["streaming", "silent prefill"])
+async def test_a_stop_is_at_the_model_server_within_a_few_round_trips(
+    fields: dict[str, float], source: Source, gateway: Gateway, dial: Dial
+) -> None:
+    """Counted in round trips of its own connection, which take longer on a busy machine, as the stop does."""
+    connection = await dial(gateway)
+    for number in range(10):
+        response = connection.request("POST", PATH, JSON, script(**fields))
+        await eventually(lambda: len(source.running()) == 1)
+        if fields is ENDLESS:
+            await response.head()
+        response.stop()
+        round_trips = 0
+        while source.running():
+            await connection.request("GET", "/healthz").read()
+            round_trips += 1
+        assert round_trips <= MOST_ROUND_TRIPS, number
+
+
 @pytest.mark.parametrize("how", ["stop", "reset", "both", "close"])
 async def test_every_way_to_cancel_over_http3(how: str, source: Source, gateway: Gateway) -> None:
     """STOP_SENDING after the request; RESET_STREAM instead of its end; both; the connection closed."""
