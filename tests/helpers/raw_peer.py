@@ -81,7 +81,7 @@ class RawPeer(QuicConnectionProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.data: dict[int, bytes] = {}
+        self.data: dict[int, bytearray] = {}
         self.ended: set[int] = set()
         self.resets: dict[int, int] = {}
         self.stops: dict[int, int] = {}
@@ -92,7 +92,7 @@ class RawPeer(QuicConnectionProtocol):
     def quic_event_received(self, event: QuicEvent) -> None:
         match event:
             case StreamDataReceived():
-                self.data[event.stream_id] = self.data.get(event.stream_id, b"") + event.data
+                self.data.setdefault(event.stream_id, bytearray()).extend(event.data)
                 if event.end_stream:
                     self.ended.add(event.stream_id)
             case StreamReset():

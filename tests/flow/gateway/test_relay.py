@@ -203,7 +203,7 @@ async def test_a_slow_reader_stops_its_upstream_and_loses_nothing(source: Source
         held.clear()
         peer.transmit()
         await peer.until_over(stream)
-    whole = data_of(peer.data[stream])
+    whole = data_of(bytes(peer.data[stream]))
     assert whole == expected(whole, **fields)
 
 
