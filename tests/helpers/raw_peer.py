@@ -148,7 +148,7 @@ class RawPeer(QuicConnectionProtocol):
         """Status in the first HEADERS frame."""
         import pylsqpack
 
-        data = self.data[stream]
+        data = bytes(self.data[stream])
         kind, length, at = data[0], data[1], 2
         assert kind == HEADERS, data[:16]
         if length >= 0x40:
@@ -158,7 +158,7 @@ class RawPeer(QuicConnectionProtocol):
 
     def body_of(self, stream: int) -> bytes:
         """What the DATA frames hold."""
-        buffer, body = Buffer(data=self.data[stream]), b""
+        buffer, body = Buffer(data=bytes(self.data[stream])), b""
         while not buffer.eof():
             kind, length = buffer.pull_uint_var(), buffer.pull_uint_var()
             payload = buffer.pull_bytes(length)
