@@ -294,7 +294,7 @@ class ReplayBuffer:
     def ended(self) -> bool: ...
     @property
     def status(self) -> int | None:
-        """Of its head; `None` before it is there."""
+        """The status of its head; `None` before it is there."""
 
     @property
     def finished(self) -> bool:
@@ -345,11 +345,11 @@ class RelayReport:
 
     @property
     def head(self) -> float | None:
-        """Until the upstream's head had come."""
+        """The time until the head of the upstream's answer had come."""
 
     @property
     def ttft(self) -> float | None:
-        """Until the first event was with the transport."""
+        """The time until the first event was with the transport."""
 
     @property
     def duration(self) -> float: ...
@@ -357,7 +357,7 @@ class RelayReport:
     def events(self) -> int: ...
     @property
     def bytes(self) -> int:
-        """Of the body, as the upstream sent it."""
+        """How many bytes the body had, as the upstream sent it."""
 
     @property
     def runs(self) -> int:
@@ -374,14 +374,14 @@ class RelayReport:
 
     @property
     def gaps(self) -> list[tuple[float, int]]:
-        """Between the arrivals of two events: `(upper edge, count)`."""
+        """The times between the arrivals of two events, as `(upper edge, count)`."""
 
     def gap(self, q: float) -> float:
         """The gap below which the share `q` (0 to 1) lies, within 12 %."""
 
     @property
     def holds(self) -> list[tuple[float, int]]:
-        """From an event's arrival until it was with the transport: `(upper edge, count)`."""
+        """The times from an event's arrival until it was with the transport, as `(upper edge, count)`."""
 
     def hold(self, q: float) -> float:
         """The time in the gateway below which the share `q` (0 to 1) of all events lies, within 12 %."""
@@ -557,19 +557,19 @@ class Stream:
 
     @overload
     def wait_stream(self, bridge: Bridge) -> asyncio.Future[None]:
-        """Until the stream has its credit and is open, or has ended."""
+        """Resolves when the stream has its credit and is open, or has ended."""
 
     @overload
     def wait_stream(self, bridge: None) -> Waiter: ...
     @overload
     def wait_head(self, bridge: Bridge) -> asyncio.Future[None]:
-        """Until the head is there, or the stream has ended without one."""
+        """Resolves when the head is there, or the stream has ended without one."""
 
     @overload
     def wait_head(self, bridge: None) -> Waiter: ...
     @overload
     def wait_more(self, bridge: Bridge) -> asyncio.Future[None]:
-        """Until there are chunks to take, or the stream has ended."""
+        """Resolves when there are chunks to take, or the stream has ended."""
 
     @overload
     def wait_more(self, bridge: None) -> Waiter: ...

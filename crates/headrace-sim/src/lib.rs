@@ -40,23 +40,21 @@
 mod answer;
 pub mod answers;
 mod chance;
+pub mod experiments;
 pub mod link;
-pub mod lossy;
-pub mod measures;
 pub mod packets;
-mod random_connection;
 pub mod setup;
 pub mod side;
 mod simulation;
-mod soak;
 
 pub use answer::{Answer, Shape};
 pub use answers::Answers;
 pub use chance::Chance;
+pub use experiments::random_connection::{RandomConnection, random_connection};
+pub use experiments::soak::{Soak, soak};
+pub use experiments::{lossy, measures};
 pub use headrace_emulator::network::{Loss, Plan, Rate};
 pub use link::{Link, ideal};
-pub use random_connection::{RandomConnection, random_connection};
 pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};
 pub use side::{Datagram, Frames, Role};
 pub use simulation::{Departure, Held, Repeater, Sent, Simulation};
-pub use soak::{Soak, soak};

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use headrace_net::quic::echo::controller::PACKET_THRESHOLD;
 
-use crate::{CLIENT_ADDRESS, Role, Setup, Shape, Simulation, Tls};
+use crate::answer::{Answer, Shape};
+use crate::setup::{CLIENT_ADDRESS, Setup, Tls};
+use crate::side::Role;
+use crate::simulation::Simulation;
 
 /// Between two tokens of a stream.
 pub const EVERY: Duration = Duration::from_millis(20);
@@ -207,7 +210,7 @@ pub fn change(mut setup: Setup, new: Duration, change: Change, stream: usize) ->
     let arrivals = || sim.answers.all().iter().flat_map(|answer| answer.arrived_at.iter().copied());
     let before = arrivals().filter(|arrived| *arrived <= at).max().ok_or("nothing came before")?;
     let token = arrivals().filter(|arrived| *arrived >= acted + new).min().ok_or("nothing came after")?;
-    let late = |answer: &crate::Answer| {
+    let late = |answer: &Answer| {
         let late = answer.lateness(new / 2).into_iter().zip(answer.arrived_at.clone());
         late.filter(|(late, arrived)| !late.is_zero() && *arrived > acted).map(|(_, arrived)| arrived).max()
     };

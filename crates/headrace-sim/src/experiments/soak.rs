@@ -10,10 +10,16 @@
 use std::time::Duration;
 
 use headrace_core::recovery::echo::Mode;
+use headrace_emulator::network::{Loss, Plan, Rate};
 
-use crate::lossy::product_echo;
-use crate::measures::elsewhere;
-use crate::{Chance, Held, Loss, Plan, Rate, Role, Setup, Shape, Simulation, Tls, ideal};
+use crate::answer::{Answer, Shape};
+use crate::chance::Chance;
+use crate::experiments::lossy::product_echo;
+use crate::experiments::measures::elsewhere;
+use crate::link::ideal;
+use crate::setup::{Setup, Tls};
+use crate::side::Role;
+use crate::simulation::{Held, Simulation};
 
 /// The most answers that a connection has at a time.
 const MOST_STREAMS: usize = 16;
@@ -136,7 +142,7 @@ impl Run {
         }
         self.disturb();
         for _ in 0..1 + self.chance.below(5) {
-            let is_open = |answer: &&crate::Answer| answer.ended_at.is_none();
+            let is_open = |answer: &&Answer| answer.ended_at.is_none();
             if self.sim.answers.all().iter().filter(is_open).count() < MOST_STREAMS {
                 let shape = self.shape();
                 self.sim.ask(connection, shape);

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_core::recovery::echo::Settings as Echo;
+use headrace_emulator::network::{Loss, Rate};
 use headrace_net::quic::congestion::Factory;
 use headrace_net::quic::echo::controller;
 
-use crate::measures::EVERY;
-use crate::{Loss, Rate, Role, Setup, Shape, Simulation, Tls};
+use crate::answer::Shape;
+use crate::experiments::measures::EVERY;
+use crate::setup::{Setup, Tls};
+use crate::side::Role;
+use crate::simulation::Simulation;
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// A gap that a person sees.

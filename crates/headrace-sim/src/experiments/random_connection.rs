@@ -5,11 +5,17 @@
 
 use std::time::Duration;
 
+use headrace_emulator::network::{Loss, Plan};
 use quinn_proto::Dir;
 
-use crate::lossy::product_echo;
-use crate::measures::elsewhere;
-use crate::{Chance, Loss, Plan, Role, Setup, Shape, Simulation, Tls, ideal};
+use crate::answer::Shape;
+use crate::chance::Chance;
+use crate::experiments::lossy::product_echo;
+use crate::experiments::measures::elsewhere;
+use crate::link::ideal;
+use crate::setup::{Setup, Tls};
+use crate::side::Role;
+use crate::simulation::Simulation;
 
 /// A connection does not live longer: the idle timeout (30 s) ends what is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
