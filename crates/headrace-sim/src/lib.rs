@@ -22,6 +22,8 @@
 //!   `cargo run --release -p headrace-sim --example random_connections -- 0 100000` runs many.
 //! - [`soak`]: hours of connections through one random network after the other, and what is held meanwhile;
 //!   `cargo run --release -p headrace-sim --example soak`.
+//! - [`radio`]: tokens over links whose rate changes and which pause, beside what the link itself allows;
+//!   `cargo run --release -p headrace-sim --example traces` prints them as a table.
 //! - [`Setup::set_controller`] takes another congestion controller, [`Simulation::set_repeater`] sends datagrams again:
 //!   for experiments.
 //! - [`packets`]: what can be read of datagrams without their keys.
@@ -52,7 +54,7 @@ pub use answers::Answers;
 pub use chance::Chance;
 pub use experiments::random_connection::{RandomConnection, random_connection};
 pub use experiments::soak::{Soak, soak};
-pub use experiments::{lossy, measures};
+pub use experiments::{lossy, measures, radio};
 pub use headrace_emulator::network::{Loss, Plan, Rate};
 pub use link::{Link, ideal};
 pub use setup::{CLIENT_ADDRESS, SERVER_ADDRESS, Setup, Tls};

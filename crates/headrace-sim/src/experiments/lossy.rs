@@ -118,7 +118,7 @@ impl Tally {
     }
 }
 
-fn percentile(sorted: &[Duration], share: f64) -> Duration {
+pub(crate) fn percentile(sorted: &[Duration], share: f64) -> Duration {
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }

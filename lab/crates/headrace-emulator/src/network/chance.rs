@@ -12,6 +12,9 @@ pub enum Purpose {
     Reorder = 4,
     PauseStart = 5,
     PauseLength = 6,
+    TraceRate = 7,
+    TracePauseStart = 8,
+    TracePauseLength = 9,
 }
 
 /// Returns a number in `[0, 1)`. `lane`, the direction, tells sequences of the same purpose apart.

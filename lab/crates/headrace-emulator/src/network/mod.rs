@@ -8,16 +8,19 @@
 //! that is lost by chance has used the bottleneck all the same, as on a radio.
 //!
 //! * [`chance`]: numbers by seed and index; [`loss`]: single and in bursts; [`queue`]: rate, trace, bound
+//! * [`radio`]: traces by a model, in the statistics of recorded ones; [`itself`]: what a link allows whoever sends
 //! * [`pauses`]: when a moving receiver hears nothing; [`nat`], [`packet`]: other addresses
 //! * [`lateness`]: whether the emulator kept its own times
 
 pub mod chance;
+pub mod itself;
 pub mod lateness;
 pub mod loss;
 pub mod nat;
 pub mod packet;
 pub mod pauses;
 pub mod queue;
+pub mod radio;
 
 use chance::{Purpose, draw};
 pub use loss::Loss;

@@ -36,6 +36,16 @@ impl Trace {
         (period > 0 && period < u64::MAX / 4 && at_ns.is_sorted()).then_some(Self { at_ns, period })
     }
 
+    /// A trace as Mahimahi writes it.
+    ///
+    /// # Errors
+    /// The first line that is not a whole number of milliseconds, or that no trace can be made of the times.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let number = |word: &str| word.parse().map_err(|_| format!("{word:?}: expected whole milliseconds"));
+        let times = text.split_whitespace().map(number).collect::<Result<Vec<u64>, String>>()?;
+        Self::new(&times).ok_or_else(|| "the times of a trace must rise, and end above 0".to_owned())
+    }
+
     /// Returns when the opportunity with this number is, counted from 0 since the trace first began.
     fn at(&self, number: u64) -> u64 {
         let count = self.at_ns.len() as u64;
@@ -205,6 +215,14 @@ mod tests {
     fn a_trace_without_time_is_refused() {
         for wrong in [&[][..], &[0, 0], &[5, 2]] {
             assert_eq!(Trace::new(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_file_of_mahimahi_is_read_and_what_is_none_is_refused() {
+        assert_eq!(Trace::parse("0\n2\n\n5\n"), Ok(Trace::new(&[0, 2, 5]).unwrap()));
+        for wrong in ["", "0", "2\n1", "1.5", "-1", "a"] {
+            assert!(Trace::parse(wrong).is_err(), "{wrong:?}");
         }
     }
 }
