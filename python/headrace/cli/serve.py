@@ -41,6 +41,9 @@ def serve(
     upstream: Annotated[
         list[str] | None, typer.Option(help="The URL of a model server; may be given more than once.")
     ] = None,
+    upstream_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the API key of every --upstream.")
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="A GGUF file, served when there is no upstream.")] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="A PEM file with the certificate and its chain.")
@@ -71,7 +74,10 @@ def serve(
         if (kept := {k: v for k, v in section.items() if v is not None})
     }
     if upstream:
-        given["upstreams"] = [{"url": url} for url in upstream]
+        own_key = {"api_key_env": upstream_key_env} if upstream_key_env else {}
+        given["upstreams"] = [{"url": url, **own_key} for url in upstream]
+    elif upstream_key_env:
+        raise typer.BadParameter("expected --upstream with it; in a file, set api_key_env of [[upstreams]]")
     loaded = load(config, given)
 
     from headrace.observe.log import set_up
@@ -219,6 +225,11 @@ def _announce(gateway: Gateway) -> None:
     for upstream in gateway.upstreams.all:
         state = "healthy" if upstream.is_healthy else f"unhealthy: {upstream.reason}"
         log.info("upstream %s: %s, %s", upstream.name, upstream.config.url, state)
+        if not upstream.knows_models:
+            why = upstream.unknown_because
+            log.warning(
+                "upstream %s: its models are not known, so it is asked for all: %s", upstream.name, why
+            )
     fields = {"event": "ready", "host": host, "port": port, "models": models}
     log.info(
         "https://%s:%d is ready: HTTP/3 (UDP), HTTP/2 and HTTP/1.1 (TCP); models: %s",

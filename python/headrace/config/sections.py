@@ -190,12 +190,14 @@ class Upstream(Section):
     """A model server."""
 
     url: str
-    """`http://host:port` or `https://host`. A path in it is put before the path of every request."""
+    """`http://host:port` or `https://host`. A path in it is put before the path of every request. A version
+    at its end (`https://host/v1`) stands for the `/v1` of requests."""
     name: str = ""
     """What logs and errors call it. The default is the URL's host and port."""
     models: Annotated[list[str], BeforeValidator(_model_names)] = []
     """The models that it serves; `*` matches any run of characters. When there are none, the gateway asks its
-    `/v1/models`."""
+    `/v1/models`; where that tells nothing, it is asked for every model that no other upstream has. One
+    upstream alone is asked for every model, unless its models stand here."""
     paths: list[str] = ["/"]
     """Beginnings of the paths that it serves, in whole segments: `/v1` is `/v1` and what lies below it. No
     other path reaches it."""

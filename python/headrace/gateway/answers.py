@@ -25,7 +25,6 @@ REFUSALS = {
     "invalid_model": (400, "the body's `model` is not a text of at most 256 bytes"),
     "no_route": (404, "no upstream serves the path"),
     "model_not_found": (404, "no upstream serves the model"),
-    "model_unavailable": (503, "no upstream that is reachable now is known to serve the model"),
 }
 """What the gateway refuses beside the engine's kinds: code, status, meaning."""
 

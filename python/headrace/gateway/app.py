@@ -43,8 +43,8 @@ class Gateway:
     keys: Keys = field(init=False)
     server: Server = field(init=False)
     access: Access = field(init=False)
-    is_started: bool = False
-    """The upstreams were looked at once."""
+    _first_look: asyncio.Event = field(default_factory=asyncio.Event)
+    """The upstreams were looked at once. Until then requests wait: nothing is known to refuse them by."""
     is_draining: bool = False
     early: early_data.Counts = field(default_factory=early_data.Counts)
     answers: Answers = field(init=False)
@@ -115,7 +115,9 @@ class Gateway:
             if outcome.key is None:
                 await refuse(exchange, outcome, "invalid_api_key", "the API key is missing or unknown")
                 return
-        if page := pages.private_page(request.method, request.path):
+        await self._first_look.wait()
+        page = pages.private_page(request.method, request.path)
+        if page and not self.upstreams.is_one_unknown:
             outcome.status = await page(self._state(), exchange)
             return
         try:
@@ -139,16 +141,13 @@ class Gateway:
             await self.dispatcher.relay(exchange, candidates, outcome)
 
     def _state(self, is_let_in: bool = True) -> pages.State:
-        is_serving = self.is_started and not self.is_draining
+        is_serving = self._first_look.is_set() and not self.is_draining
         return pages.State(self.upstreams.all, is_serving, is_let_in)
 
     async def _refuse_route(self, exchange: Exchange, outcome: Outcome) -> None:
         path, model = exchange.request.path, outcome.model
         if not self.upstreams.candidates(path, None):
             await refuse(exchange, outcome, "no_route", f"no upstream serves the path {clipped(path)}")
-        elif any(not upstream.knows_models for upstream in self.upstreams.all):
-            message = f"no upstream that is reachable now is known to serve the model {model!r}"
-            await refuse(exchange, outcome, "model_unavailable", message)
         else:
             known = [entry["id"] for entry in models.merged(self.upstreams.all)["data"]]
             message = f"no upstream serves the model {model!r}; there are: {', '.join(known[:20]) or 'none'}"
@@ -160,7 +159,7 @@ class Gateway:
         first_round = asyncio.Event()
         self._polling = asyncio.create_task(self.upstreams.poll_health(self.server.engine, first_round.set))
         await first_round.wait()
-        self.is_started = True
+        self._first_look.set()
 
     async def reload(self, config: Config, certificate_pem: str, key_pem: str) -> list[str]:
         """Takes another configuration and certificate; running answers do not notice.

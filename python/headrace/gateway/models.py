@@ -7,8 +7,10 @@ the model that a request asks for.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from headrace.exchange import Request
+from headrace.gateway.model_list import Entry, entry_of, same
 from headrace.gateway.upstreams import Upstream
 
 BODY_FIELDS = ("model",)
@@ -34,14 +36,28 @@ def is_unreadable(request: Request, fields: dict[str, str | bool | None] | None)
 
 
 def merged(upstreams: list[Upstream]) -> dict[str, Any]:
-    """All models by name, each with the upstreams that serve it. Patterns name no model and are left out."""
-    owners: dict[str, list[str]] = {}
+    """All models by name, each with the entry of the first upstream that tells of it, as it came. Patterns
+    name no model and are left out."""
+    entries: dict[str, Entry] = {}
     for upstream in upstreams:
         for model in upstream.models:
             if "*" not in model:
-                owners.setdefault(model, []).append(upstream.name)
-    data = [
-        {"id": model, "object": "model", "created": 0, "owned_by": ", ".join(names)}
-        for model, names in sorted(owners.items())
-    ]
-    return {"object": "list", "data": data}
+                entries.setdefault(model, upstream.discovered.get(model) or entry_of(model, upstream.name))
+    return {"object": "list", "data": [entry for _, entry in sorted(entries.items())]}
+
+
+def entry(upstreams: list[Upstream], path: str) -> Entry | None:
+    """The model that a path below `/v1/models/` names, whether the client has encoded it or not."""
+    names = {name := path.removeprefix("/v1/models/"), unquote(name)}
+    found = [entry for entry in merged(upstreams)["data"] if entry["id"] in names]
+    return next(iter(found or _tagged(upstreams, names)), None)
+
+
+def _tagged(upstreams: list[Upstream], names: set[str]) -> list[Entry]:
+    listed = merged(upstreams)["data"]
+    return [entry for entry in listed if any(same(name, entry["id"]) for name in names)]
+
+
+def unknown(upstreams: list[Upstream]) -> dict[str, str]:
+    """Upstreams of whose models nothing is known, by name, each with the reason."""
+    return {up.name: up.unknown_because for up in upstreams if not up.knows_models}

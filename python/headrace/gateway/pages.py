@@ -48,6 +48,7 @@ async def readyz(state: State, exchange: Exchange) -> int:
                 "healthy": upstream.is_healthy,
                 "in_flight": upstream.in_flight,
                 "models": list(upstream.models),
+                **({} if upstream.knows_models else {"models_unknown": upstream.unknown_because}),
             }
             for upstream in state.upstreams
         }
@@ -61,12 +62,13 @@ async def list_models(state: State, exchange: Exchange) -> int:
 
 
 async def one_model(state: State, exchange: Exchange) -> int:
-    name = exchange.request.path.removeprefix("/v1/models/")
-    found = [entry for entry in models.merged(state.upstreams)["data"] if entry["id"] == name]
-    if found:
-        await send_json(exchange, 200, found[0])
+    path = exchange.request.path
+    if (entry := models.entry(state.upstreams, path)) is not None:
+        await send_json(exchange, 200, entry)
         return 200
-    message = f"no upstream serves the model {clipped(name)!r}"
+    message = f"no upstream is known to serve the model {clipped(path.removeprefix('/v1/models/'))!r}"
+    for upstream, reason in models.unknown(state.upstreams).items():
+        message += f"; of upstream {upstream} no models are known: {clipped(reason)}"
     await send_error(exchange, "model_not_found", message, "model")
     return status_of("model_not_found")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import logging
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from headrace.events import dialects
 from headrace.exchange import Exchange, RelayRequest, Request, Target
 from headrace.gateway.auth import without_keys
 from headrace.gateway.early_data import TOO_EARLY, is_early
-from headrace.gateway.model_list import model_names
+from headrace.gateway.model_list import Entry, Unreadable, read, same
 from headrace.gateway.paths import begins
 
 log = logging.getLogger("headrace.upstreams")
@@ -49,8 +50,10 @@ class Upstream:
     is_healthy: bool = True
     reason: str = ""
     """Why it is not healthy."""
-    discovered: dict[str, None] = field(default_factory=dict)
-    """Models that it names itself, in its order."""
+    discovered: dict[str, Entry] = field(default_factory=dict)
+    """Models that it names itself, in its order, each with its entry in the list."""
+    unknown_because: str = "it was not looked at yet"
+    """Why nothing is discovered, while nothing is."""
 
     @property
     def name(self) -> str:
@@ -68,11 +71,11 @@ class Upstream:
         return any(begins(path, beginning) for beginning in self.config.paths)
 
     def serves_model(self, model: str) -> bool:
-        """Only what the configuration says may be a pattern: a model server is believed the names of its
-        models, not that it serves those of others."""
+        """Whether it is known to. Only what the configuration says may be a pattern: a model server is
+        believed the names of its models, not that it serves those of others."""
         if not self.config.models:
-            return model in self.discovered
-        return any(model == known or fnmatch.fnmatchcase(model, known) for known in self.config.models)
+            return model in self.discovered or any(same(model, known) for known in self.discovered)
+        return any(same(model, known) or fnmatch.fnmatchcase(model, known) for known in self.config.models)
 
     def request(
         self, exchange: Exchange, config: Config, held: list[tuple[int, int]], forward_key: bool
@@ -93,7 +96,7 @@ class Upstream:
         return RelayRequest(
             exchange.request,
             self.target,
-            self.prefix + asked,
+            joined(self.prefix, asked),
             remove=drop,
             set=set_fields,
             body=None,
@@ -115,6 +118,21 @@ class Upstream:
     def __repr__(self) -> str:
         state = "healthy" if self.is_healthy else f"unhealthy: {self.reason}"
         return f"<Upstream {self.name} {state}, {self.in_flight} in flight>"
+
+
+VERSION = re.compile(r"/v[0-9]+[a-z0-9]*$")
+"""The end of a URL that is a base for SDKs (`https://host/v1`)."""
+
+
+def joined(prefix: str, target: str) -> str:
+    """The target to ask an upstream for whose URL has the path `prefix`. The version at the end of a URL is
+    the one of the paths below it, so it is not said twice: it stands in place of the `/v1` of a request, and
+    no other path lies below it."""
+    if not (version := VERSION.search(prefix)):
+        return prefix + target
+    if begins(target.partition("?")[0], "/v1"):
+        return prefix + target.removeprefix("/v1")
+    return prefix[: version.start()] + target
 
 
 def _key_field(request: Request) -> str:
@@ -149,11 +167,23 @@ class Upstreams:
         self._turn = 0
 
     def candidates(self, path: str, model: str | None) -> list[Upstream]:
-        """Those that serve this path and model, healthy or not."""
+        """Those that serve this path and model, healthy or not.
+
+        Where none is known to serve the model, those may whose models are not known, and one that is alone:
+        it knows its models better than its list does. Only `models` in the configuration shuts others out.
+        """
         serving = [upstream for upstream in self.all if upstream.serves_path(path)]
         if model is None:
             return serving
-        return [upstream for upstream in serving if upstream.serves_model(model)]
+        if known := [upstream for upstream in serving if upstream.serves_model(model)]:
+            return known
+        is_alone = len(serving) == 1
+        return [up for up in serving if not up.knows_models or (is_alone and not up.config.models)]
+
+    @property
+    def is_one_unknown(self) -> bool:
+        """There is one alone, and nothing is known of its models: it answers for them itself."""
+        return len(self.all) == 1 and not self.all[0].knows_models
 
     def differ(self, candidates: list[Upstream]) -> bool:
         """Whether some of them serve other models than others: then a request must name its model."""
@@ -202,7 +232,7 @@ async def _ask(upstream: Upstream, engine: Engine) -> None:
         status, _, body = await engine.fetch(
             upstream.target,
             "GET",
-            upstream.prefix + path,
+            joined(upstream.prefix, path),
             fields,
             b"",
             connect_timeout=HEALTH_TIMEOUT_S,
@@ -212,13 +242,16 @@ async def _ask(upstream: Upstream, engine: Engine) -> None:
     except HeadraceError as error:
         if error.kind.side == "upstream":
             upstream.mark(False, str(error))
+            upstream.unknown_because = str(error)
         else:
             # What we lack (descriptors, say) is nothing that the model server did.
             log.warning("upstream %s cannot be asked how it is: %s", upstream.name, error)
         return
-    if status >= 500:
-        upstream.mark(False, f"{path} answers {status}")
-        return
-    if status == 200 and not upstream.config.models:
-        upstream.discovered = dict.fromkeys(model_names(body)) or upstream.discovered
-    upstream.mark(True)
+    try:
+        upstream.discovered = read(path, status, body, upstream.api_key is not None)
+    except Unreadable as error:
+        # What it said before still holds.
+        upstream.unknown_because = str(error)
+    # 501: there is no such page. It took the connection and answered, which is all that can be asked.
+    is_healthy = status < 500 or status == 501
+    upstream.mark(is_healthy, "" if is_healthy else f"{path} answers {status}")

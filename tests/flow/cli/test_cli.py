@@ -156,8 +156,13 @@ def test_chat_says_when_nobody_is_there(home: dict[str, str], tmp_path: Path) ->
     assert "Traceback" not in result.stderr
 
 
-def test_chat_says_which_models_there_are(serving: Serving, home: dict[str, str], tmp_path: Path) -> None:
+def test_chat_says_which_models_there_are(source_url: str, home: dict[str, str], tmp_path: Path) -> None:
+    """Models that stand in the configuration are a wall, even for one upstream alone."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'[[upstreams]]\nurl = "{source_url}"\nmodels = ["scripted"]\n')
+    serving = Serving(["--config", str(file)], home, tmp_path)
     result = run("chat", "hi", "--url", serving.url, "--model", "gpt-9", env=home, cwd=tmp_path)
+    serving.end()
     assert result.returncode == 1
     assert "no upstream serves the model 'gpt-9'; there are: scripted" in result.stderr
 

@@ -80,7 +80,7 @@ async def test_a_look_that_fails_in_ourselves_is_said_and_repeated(
     start: Start, source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gateway = await start(upstreams=[{"url": source.url, "health_interval_s": 0.02}])
-    monkeypatch.setattr("headrace.gateway.upstreams.model_names", lambda _: 1 / 0)
+    monkeypatch.setattr("headrace.gateway.upstreams.read", lambda *_: 1 / 0)
     await eventually(lambda: caplog.text.count("the look at it failed") > 1)
     monkeypatch.undo()
     source.models = ("scripted", "new")

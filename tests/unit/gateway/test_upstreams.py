@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import Upstream as UpstreamConfig
-from headrace.gateway.model_list import model_names
-from headrace.gateway.upstreams import Upstreams
+from headrace.gateway.model_list import Unreadable, read
+from headrace.gateway.upstreams import Upstreams, joined
 
 
 def upstreams(*models: list[str], paths: list[str] | None = None) -> Upstreams:
@@ -63,4 +63,36 @@ def test_paths_are_matched_by_their_beginning() -> None:
     ],
 )
 def test_model_lists_of_any_kind_are_survived(body: bytes, names: list[str]) -> None:
-    assert model_names(body) == names
+    try:
+        assert list(read("/v1/models", 200, body, False)) == names
+    except Unreadable:
+        assert not names
+
+
+@pytest.mark.parametrize(
+    ("prefix", "target", "asked"),
+    [
+        ("", "/v1/chat/completions?a=b", "/v1/chat/completions?a=b"),
+        ("/base", "/v1/chat/completions", "/base/v1/chat/completions"),
+        ("/v1", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1", "/v1?a", "/v1?a"),
+        ("/v1", "/api/chat", "/api/chat"),
+        ("/v1", "/v1beta/models/x:generateContent", "/v1beta/models/x:generateContent"),
+        ("/openai/v1", "/v1/models", "/openai/v1/models"),
+        ("/openai/v1", "/other", "/openai/other"),
+        ("/api/v4", "/v1/chat/completions", "/api/v4/chat/completions"),
+        ("/v1beta/openai", "/v1/models", "/v1beta/openai/v1/models"),
+        ("/vault", "/v1/models", "/vault/v1/models"),
+    ],
+)
+def test_the_version_at_the_end_of_a_url_is_not_said_twice(prefix: str, target: str, asked: str) -> None:
+    assert joined(prefix, target) == asked
+
+
+@pytest.mark.parametrize(
+    ("known", "model"), [("qwen3", "qwen3:latest"), ("qwen3:latest", "qwen3"), ("a:latest", "a:latest")]
+)
+def test_a_name_without_a_tag_is_the_latest(known: str, model: str) -> None:
+    group = upstreams([known], ["other"])
+    assert group.candidates("/v1/x", model) == group.all[:1]
+    assert group.candidates("/v1/x", f"{model}:8b") == []
