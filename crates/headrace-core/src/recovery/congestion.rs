@@ -5,6 +5,7 @@
 //! | what is seen | the window |
 //! |---|---|
 //! | a queue and a loss, or ECN-CE (RFC 9002 §7.1) | × 0.7, at most once a round trip |
+//! | a queue and a loss, and more was on its way than the window, because the path paused | stays; [`pace`](super::pace) yields |
 //! | a loss without a queue, few in all | stays: a radio lost it, and sending less would not help |
 //! | losses without a queue, more than an eighth of what is sent | × 0.7, but not below the floor: a policer, or a buffer too small to show as delay |
 //! | persistent congestion (RFC 9002 §7.6) | as a new connection's; from there slow start |
@@ -17,6 +18,7 @@
 use std::time::{Duration, Instant};
 
 use crate::recovery::delay::Delay;
+use crate::recovery::pace::{Acked, Pace};
 
 /// What 16 streams of tokens send within a round trip of 200 ms (34 kB), and some more. RFC 9002 §7.2 recommends
 /// 14,720, which would make their first tokens wait; a bulk transfer is paced, and yields to the first queue.
@@ -50,6 +52,9 @@ pub struct Window {
     round: Round,
     /// Share of bytes lost, smoothed over rounds.
     lost: f64,
+    /// Bytes of the acknowledgement that is being read.
+    acked: u64,
+    pace: Pace,
 }
 
 /// What happened within about a round trip.
@@ -74,11 +79,14 @@ impl Window {
             newest: None,
             round: Round { began: now, acked: 0, lost: 0, most: 0 },
             lost: 0.0,
+            acked: 0,
+            pace: Pace::new(now),
         }
     }
 
+    /// How many bytes may be in flight.
     pub fn bytes(&self) -> u64 {
-        self.bytes.max(self.smallest())
+        self.bytes.max(self.smallest()).max(self.pace.allows())
     }
 
     pub fn initial() -> u64 {
@@ -94,9 +102,15 @@ impl Window {
         self.datagram = datagram.into();
     }
 
+    /// So many bytes leave.
+    pub fn handle_sent(&mut self, now: Instant, bytes: u64) {
+        let is_full = self.pace.in_flight() + bytes + 2 * self.datagram > self.bytes();
+        self.pace.handle_sent(now, bytes, is_full);
+    }
+
     pub fn handle_acked(&mut self, sent: Instant, bytes: u64, is_app_limited: bool) {
         self.newest = self.newest.max(Some(sent));
-        self.round.acked += bytes;
+        (self.round.acked, self.acked) = (self.round.acked + bytes, self.acked + bytes);
         let pipe = self.round.most.max(self.round.acked);
         let is_used = !is_app_limited || pipe * 2 >= self.bytes;
         if !is_used || self.recovery.is_some_and(|recovery| sent <= recovery) {
@@ -119,7 +133,11 @@ impl Window {
         }
     }
 
-    pub fn handle_acks_end(&mut self, now: Instant) {
+    /// All packets of an acknowledgement were told; so many bytes are in flight after it.
+    pub fn handle_acks_end(&mut self, now: Instant, in_flight: u64, is_app_limited: bool) {
+        let (bytes, is_queueing) = (std::mem::take(&mut self.acked), self.is_queueing());
+        self.pace
+            .handle_acked(now, Acked { bytes, in_flight, window: self.bytes, is_app_limited, is_queueing });
         if let Some(newest) = self.newest.take() {
             self.delay.handle_round_trip(now, now.saturating_duration_since(newest));
         }
@@ -149,11 +167,17 @@ impl Window {
         }
         let floor = if is_congested { self.smallest() } else { self.floor() };
         self.recovery = Some(now);
+        if is_congested && !is_persistent && self.pace.handle_lost(bytes, self.bytes) {
+            return;
+        }
         self.growth = 0;
         self.bytes = ((self.bytes as f64 * REDUCTION) as u64).max(floor);
         self.slow_start_ends = self.bytes;
         if is_persistent {
             self.bytes = self.bytes.min(if is_congested { self.smallest() } else { INITIAL });
+        }
+        if is_congested {
+            self.pace.handle_congestion(self.bytes);
         }
     }
 
@@ -195,7 +219,7 @@ mod tests {
             for _ in 0..datagrams {
                 self.now += MS;
                 self.window.handle_acked(self.now - self.trip, 1200, is_app_limited);
-                self.window.handle_acks_end(self.now);
+                self.window.handle_acks_end(self.now, 60_000, is_app_limited);
             }
             self.window.bytes()
         }

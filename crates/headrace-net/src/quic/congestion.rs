@@ -43,8 +43,12 @@ impl Controller for SteadyController {
         self.0.handle_acked(sent, bytes, app_limited);
     }
 
-    fn on_end_acks(&mut self, now: Instant, _: u64, _: bool, _: Option<u64>) {
-        self.0.handle_acks_end(now);
+    fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
+        self.0.handle_sent(now, bytes);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _: Option<u64>) {
+        self.0.handle_acks_end(now, in_flight, app_limited);
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent: bool, lost_bytes: u64) {
