@@ -14,9 +14,9 @@ ROOT = Path(__file__).parent.parent
 # Each room may import what stands in a line before its own, and itself.
 ROOMS = {
     "headrace-core": [
-        ["budget", "fields", "json_fields", "memory", "stats"],
+        ["budget", "fields", "json_fields", "shares", "stats"],
         ["complete"],
-        ["http1", "http3", "recovery"],
+        ["http1", "http2", "http3", "recovery"],
         ["error"],
         [""],  # the crate's root names the errors
         ["events", "relay"],
@@ -24,6 +24,7 @@ ROOMS = {
     ],
     "headrace-net": [
         ["config", "gone", "reply", "tls"],
+        ["shares"],
         ["quic", "replay", "upstream"],
         ["client", "downstream", "worker"],
         ["relay"],

@@ -92,6 +92,8 @@ class ServerStats(TypedDict):
     """Of those, times that one was sent again: the first had provably not been processed."""
     refused_total: int
     """Connections and requests refused at a limit."""
+    displaced_total: int
+    """Handshakes, connections, requests and bodies that lost their place to somebody else, at a limit."""
     breaches_total: int
     """Connections closed because the client broke the protocol."""
     echo_copies_total: int
@@ -100,6 +102,8 @@ class ServerStats(TypedDict):
     echo_doubtful_total: int
     buffered_bytes: int
     """Bodies of requests that are held."""
+    unread_growth_bytes: int
+    """What the windows of connections over HTTP/3 have grown by."""
     pooled_upstreams: int
     """Idle connections to model servers."""
 
@@ -282,11 +286,13 @@ class ReplayBuffer:
     """An answer that is relayed once and told to any number of clients, each from its first byte.
 
     The generation ends when the last client that reads it stops it, and `grace` seconds after the last one
-    was lost. The last `max_bytes` are kept, and what nobody has read: the fastest client paces the model
-    server. `body`: the request's, kept until the answer has begun.
+    was lost. The last `max_bytes` are kept, and what nobody has read, up to `max_unread`: the fastest client
+    paces the model server. `body`: the request's, kept until the answer has begun.
     """
 
-    def __new__(cls, budget: ReplayBudget, body: bytes, *, max_bytes: int, grace: float) -> ReplayBuffer: ...
+    def __new__(
+        cls, budget: ReplayBudget, body: bytes, *, max_bytes: int, max_unread: int, grace: float
+    ) -> ReplayBuffer: ...
     def close(self) -> None:
         """There will be no more of it; does nothing once it has ended."""
 
@@ -321,7 +327,7 @@ class RelayReport:
 
     @property
     def cause(self) -> str:
-        """`done`, `stopped`, `lost`, `upstream_failed`, `timeout`, `cut` or `abandoned`."""
+        """`done`, `stopped`, `lost`, `upstream_failed`, `timeout`, `cut`, `displaced` or `abandoned`."""
 
     @property
     def error(self) -> HeadraceError | None:
@@ -456,6 +462,10 @@ class Exchange:
     def may_be_replay(self) -> bool:
         """The request came in early data, and its handshake is not complete yet (RFC 8470)."""
 
+    def own(self, key_name: str) -> None:
+        """The exchange, and its connection, belong to whoever has the API key of this name: that is who
+        shares what is scarce."""
+
     def handshake(self) -> asyncio.Future[None]:
         """Resolves when the handshake is complete, and the request no replay. Raises `ClientGoneError`."""
 
@@ -482,9 +492,12 @@ class ClientConfig:
         handshake_timeout: float,
         idle_timeout: float,
         keep_idle: float,
+        suspect: float,
         max_head_bytes: int,
         stream_window: int,
         connection_window: int,
+        useless_burst: int,
+        useless_per_second: int,
         echo: str,
     ) -> Self:
         """`trust`: `system` (and the PEM text), `only` (the PEM text) or `anybody`. Times in seconds, sizes

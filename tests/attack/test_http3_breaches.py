@@ -74,6 +74,7 @@ def setting(*pairs: tuple[int, int]) -> bytes:
 
 
 HEAD = frame(HEADERS, section(*GET))
+TRAILERS = frame(HEADERS, section((b"x-trailer", b"1")))
 
 CONNECTION_BREACHES: dict[str, tuple[Step, int]] = {
     "DATA before HEADERS": (request(frame(DATA, b"x")), FRAME_UNEXPECTED),
@@ -113,8 +114,20 @@ CONNECTION_BREACHES: dict[str, tuple[Step, int]] = {
     "an insertion": (lambda peer: peer.uni(ENCODER, b"\xc0\x01a"), ENCODER_STREAM),
     "an insert count of zero": (lambda peer: peer.uni(DECODER, b"\0"), DECODER_STREAM),
     "a section acknowledgement": (lambda peer: peer.uni(DECODER, b"\x80"), DECODER_STREAM),
-    "empty frames without end": (request(HEAD + frame(DATA) * 300), EXCESSIVE_LOAD),
-    "unknown frames without end": (request(frame(0x21, b"x") * 300), EXCESSIVE_LOAD),
+    "an empty DATA before HEADERS": (request(frame(DATA) + HEAD), FRAME_UNEXPECTED),
+    "an empty DATA after the trailers": (request(HEAD + TRAILERS + frame(DATA)), FRAME_UNEXPECTED),
+    "a Base below zero": (request(frame(HEADERS, b"\0\x80" + section(*GET)[2:]), end=True), DECOMPRESSION),
+    "a stream cancelled that cannot exist": (
+        lambda peer: peer.uni(DECODER, b"\x7f" + b"\xff" * 8 + b"\x7f"),
+        DECODER_STREAM,
+    ),
+    "empty frames without end": (request(HEAD + frame(DATA) * 2000), EXCESSIVE_LOAD),
+    "unknown frames without end": (request(frame(0x21, b"x") * 2000), EXCESSIVE_LOAD),
+    "a body in crumbs": (request(HEAD + frame(DATA, b"x") * 2000), EXCESSIVE_LOAD),
+    "unknown frames of control without end": (control(frame(0x21, b"x") * 2000), EXCESSIVE_LOAD),
+    "PRIORITY_UPDATE without end": (control(frame(PRIORITY_UPDATE, b"\0u=1") * 2000), EXCESSIVE_LOAD),
+    "MAX_PUSH_ID without end": (control(frame(MAX_PUSH_ID, b"\1") * 2000), EXCESSIVE_LOAD),
+    "capacity 0 without end": (lambda peer: peer.uni(ENCODER, b"\x20" * 9000), EXCESSIVE_LOAD),
     "a stream that ends inside a frame": (request(frame(HEADERS, b"\0\0", length=50), end=True), FRAME_ERROR),
 }
 

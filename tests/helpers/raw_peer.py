@@ -17,6 +17,7 @@ from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.buffer import Buffer, encode_uint_var
 from aioquic.h3.connection import H3_ALPN
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import (
     ConnectionTerminated,
     QuicEvent,
@@ -166,10 +167,29 @@ class RawPeer(QuicConnectionProtocol):
         return body
 
 
-@contextlib.asynccontextmanager
-async def dial(port: int, **options: Any) -> AsyncIterator[RawPeer]:
+Bend = Callable[[QuicConnection], None]
+"""Changes aioquic's connection before its handshake."""
+
+
+def configuration(**options: Any) -> QuicConfiguration:
     quic = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name="localhost", **options)
     quic.verify_mode = ssl.CERT_NONE
-    async with connect("127.0.0.1", port, configuration=quic, create_protocol=RawPeer) as peer:
+    return quic
+
+
+@contextlib.asynccontextmanager
+async def dial(port: int, bend: Bend | None = None, **options: Any) -> AsyncIterator[RawPeer]:
+    def create(quic: QuicConnection, *args: Any, **kwargs: Any) -> RawPeer:
+        if bend:
+            bend(quic)
+        return RawPeer(quic, *args, **kwargs)
+
+    quic = configuration(**options)
+    async with connect("127.0.0.1", port, configuration=quic, create_protocol=create) as peer:
         assert isinstance(peer, RawPeer)
         yield peer
+
+
+def allow_no_answer(quic: QuicConnection) -> None:
+    """Its requests may be answered with no byte: the window of their answers is 0."""
+    quic._local_max_stream_data_bidi_local = 0

@@ -27,6 +27,8 @@ class UdpRelay(asyncio.DatagramProtocol):
         self.kept: list[bytes] = []
         self.holds_handshake = False
         self.held: list[bytes] = []
+        self.is_paused = False
+        self.held_answers: list[bytes] = []
         self.loses_every = 0
         self.copies: list[bytes] = []
         self.lost: set[bytes] = set()
@@ -58,7 +60,7 @@ class UdpRelay(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: Any) -> None:
         self.client = addr
         self.kept.append(data)
-        if self.holds_handshake and completes_handshake(data):
+        if self.is_paused or (self.holds_handshake and completes_handshake(data)):
             self.held.append(data)
         else:
             self._outside.sendto(data)
@@ -73,7 +75,23 @@ class UdpRelay(asyncio.DatagramProtocol):
             self._outside.sendto(data)
         self.held.clear()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """As a radio pauses: what is sent meanwhile, either way, arrives when the pause is over."""
+        self.is_paused = True
+        try:
+            yield
+        finally:
+            self.is_paused = False
+            self.release()
+            for data in self.held_answers:
+                self.handle_answer(data)
+            self.held_answers.clear()
+
     def handle_answer(self, data: bytes) -> None:
+        if self.is_paused:
+            self.held_answers.append(data)
+            return
         is_copy = data in self._seen
         self._seen.add(data)
         if is_copy:

@@ -20,6 +20,8 @@ pub struct ServerConfig {
     pub certificate_pem: String,
     pub key_pem: String,
     pub alt_svc_max_age_s: u64,
+    /// Paths that probes of the gateway's health ask for.
+    pub probe_paths: Vec<String>,
     pub congestion: Congestion,
     pub echo: Echo,
     pub steering: Steering,
@@ -94,7 +96,13 @@ pub struct Limits {
     pub max_body_bytes: usize,
     pub max_buffered_bytes: usize,
     pub max_event_bytes: usize,
+    /// An owner that is not known is a block of so many leading bits of an address.
+    pub ipv4_block_bits: u8,
+    pub ipv6_block_bits: u8,
+    /// Of connections, exchanges and buffered bytes, what only known owners can have.
+    pub reserve_percent: u8,
     pub max_connections: usize,
+    /// Of TCP, and again of QUIC.
     pub max_handshakes: usize,
     pub retry_above_handshakes: usize,
     /// Session tickets that are kept; 0: there is no early data.
@@ -102,12 +110,22 @@ pub struct Limits {
     pub handshake_buffer_bytes: u64,
     pub max_streams_per_connection: u32,
     pub max_exchanges: usize,
+    pub max_waiting_heads: usize,
     pub cancel_burst: u32,
     pub cancels_per_second: u32,
+    /// Frames that move nothing on, of one connection.
+    pub useless_burst: u32,
+    pub useless_per_second: u32,
+    /// Changes of one connection to an address that it has not shown.
+    pub path_changes_burst: u32,
+    pub path_changes_per_second: u32,
     pub stream_budget_bytes: usize,
     pub stream_receive_window_bytes: u32,
     pub connection_receive_window_bytes: u32,
     pub connection_send_window_bytes: u64,
+    pub max_connection_send_window_bytes: u64,
+    /// What all send windows may have grown by.
+    pub max_unread_bytes: usize,
 }
 
 /// How long the server waits; durations come as seconds.
@@ -117,9 +135,15 @@ pub struct Timeouts {
     #[serde(deserialize_with = "seconds")]
     pub handshake_s: Duration,
     #[serde(deserialize_with = "seconds")]
+    pub silent_handshake_s: Duration,
+    #[serde(deserialize_with = "seconds")]
     pub request_s: Duration,
     #[serde(deserialize_with = "seconds")]
+    pub short_answer_s: Duration,
+    #[serde(deserialize_with = "seconds")]
     pub idle_s: Duration,
+    #[serde(deserialize_with = "seconds")]
+    pub suspect_s: Duration,
     #[serde(deserialize_with = "seconds")]
     pub unused_s: Duration,
     #[serde(deserialize_with = "seconds")]

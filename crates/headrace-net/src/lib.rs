@@ -20,6 +20,7 @@ pub mod relay;
 pub mod replay;
 pub mod reply;
 pub mod server;
+mod shares;
 mod tcp;
 pub mod tls;
 pub mod upstream;

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use headrace_core::events::dialects::Dialect;
-use headrace_core::memory::Memory;
+use headrace_core::shares::Owner;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::sync::watch;
 
-use crate::config::ServerConfig;
+use crate::config::{Limits, ServerConfig};
 use crate::quic::echo::counts;
+use crate::shares::{ConnectionShare, ExchangeShare, Tables};
 use crate::upstream::Upstreams;
 
 /// Where the server is in its life; it never goes back (`server/drain.rs`).
@@ -33,17 +34,16 @@ pub enum Phase {
 
 /// What all workers share.
 pub struct Shared {
-    pub memory: Memory,
+    pub tables: Arc<Tables>,
     pub counters: Counters,
     pub phase: watch::Receiver<Phase>,
     next_exchange: AtomicU64,
 }
 
 impl Shared {
-    /// `max_buffered_bytes`: what the bodies of all requests may hold together.
-    pub fn new(max_buffered_bytes: usize, phase: watch::Receiver<Phase>) -> Self {
-        let (memory, counters) = (Memory::new(max_buffered_bytes), Counters::default());
-        Self { memory, counters, phase, next_exchange: AtomicU64::new(1) }
+    pub fn new(limits: &Limits, phase: watch::Receiver<Phase>) -> Self {
+        let (tables, counters) = (Arc::new(Tables::new(limits)), Counters::default());
+        Self { tables, counters, phase, next_exchange: AtomicU64::new(1) }
     }
 }
 
@@ -91,40 +91,39 @@ impl Drop for Slot {
     }
 }
 
-/// A running exchange's slot.
+/// A running exchange: it is counted, and has its share of what is scarce.
 pub struct Active {
-    id: u64,
+    pub id: u64,
+    pub share: Arc<ExchangeShare>,
     _slot: Slot,
 }
 
-impl Active {
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-}
-
 impl Worker {
-    /// A slot of `gauge`, unless `limit` are taken.
-    pub fn slot(&self, gauge: fn(&Counters) -> &AtomicUsize, limit: usize) -> Option<Slot> {
-        let taken = gauge(&self.shared.counters).fetch_add(1, Ordering::Relaxed);
-        let slot = Slot { shared: self.shared.clone(), gauge };
-        if taken >= limit {
-            self.shared.counters.refused_total.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(slot)
+    /// Counts one in this gauge, until the slot is dropped.
+    pub fn slot(&self, gauge: fn(&Counters) -> &AtomicUsize) -> Slot {
+        gauge(&self.shared.counters).fetch_add(1, Ordering::Relaxed);
+        Slot { shared: self.shared.clone(), gauge }
     }
 
-    /// A slot for an exchange, or the error that the client is told.
-    pub fn begin_exchange(&self) -> Result<Active, Error> {
+    pub fn count_refused(&self) {
+        self.shared.counters.refused_total.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A place for an exchange that asks for this path, or the error that the client is told.
+    pub fn begin_exchange(&self, connection: &Arc<ConnectionShare>, path: &str) -> Result<Active, Error> {
         if self.phase() >= Phase::Expired {
             return Err(Kind::ShuttingDown.into());
         }
-        let slot = self
-            .slot(|counters| &counters.exchanges, self.config.limits.max_exchanges)
-            .ok_or_else(|| Error::new(Kind::Overloaded, "limits.max_exchanges is reached"))?;
+        let without_query = path.split('?').next();
+        let is_probe = self.config.probe_paths.iter().any(|probe| Some(probe.as_str()) == without_query);
+        let owner = if is_probe { Owner::Probes } else { connection.owner() };
+        let share = ExchangeShare::take(connection, owner).map_err(|_| {
+            self.count_refused();
+            Error::new(Kind::Overloaded, "limits.max_exchanges is reached")
+        })?;
         self.shared.counters.exchanges_total.fetch_add(1, Ordering::Relaxed);
-        Ok(Active { id: self.shared.next_exchange.fetch_add(1, Ordering::Relaxed), _slot: slot })
+        let id = self.shared.next_exchange.fetch_add(1, Ordering::Relaxed);
+        Ok(Active { id, share, _slot: self.slot(|counters| &counters.exchanges) })
     }
 
     /// Fields that every answer has (RFC 9110 §6.6.1).

@@ -36,7 +36,7 @@ impl ClientConfig {
     /// key, as PEM texts. Times are in seconds, sizes in bytes.
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, max_head_bytes, stream_window, connection_window, echo))]
+    #[pyo3(signature = (*, trust, ca_pem, identity, handshake_timeout, idle_timeout, keep_idle, suspect, max_head_bytes, stream_window, connection_window, useless_burst, useless_per_second, echo))]
     fn new(
         py: Python<'_>,
         trust: &str,
@@ -45,9 +45,12 @@ impl ClientConfig {
         handshake_timeout: f64,
         idle_timeout: f64,
         keep_idle: f64,
+        suspect: f64,
         max_head_bytes: usize,
         stream_window: u32,
         connection_window: u32,
+        useless_burst: u32,
+        useless_per_second: u32,
         echo: &str,
     ) -> PyResult<Self> {
         let build = || {
@@ -70,9 +73,12 @@ impl ClientConfig {
                 handshake_timeout: seconds("handshake_timeout", handshake_timeout)?,
                 idle_timeout: seconds("idle_timeout", idle_timeout)?,
                 keep_idle: seconds("keep_idle", keep_idle)?,
+                suspect: seconds("suspect", suspect)?,
                 max_head_bytes,
                 stream_window,
                 connection_window,
+                useless_burst,
+                useless_per_second,
                 echo: echo.settings(),
             })
         };

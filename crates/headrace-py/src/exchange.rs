@@ -313,6 +313,11 @@ impl Exchange {
         self.call(py, Outcome::Report, |reply| Command::Relay { request, reply })
     }
 
+    /// Whoever has the API key of this name owns the exchange from now on.
+    fn own(&self, key_name: &str) {
+        self.inner.own(key_name);
+    }
+
     /// Whether the request came in early data, and the handshake is not complete: it may be a replay.
     #[getter]
     fn may_be_replay(&self) -> bool {

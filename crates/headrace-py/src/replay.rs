@@ -39,17 +39,18 @@ pub struct ReplayBuffer(pub Arc<replay::Buffer>);
 #[pymethods]
 impl ReplayBuffer {
     #[new]
-    #[pyo3(signature = (budget, body, *, max_bytes, grace))]
+    #[pyo3(signature = (budget, body, *, max_bytes, max_unread, grace))]
     fn new(
         py: Python<'_>,
         budget: &ReplayBudget,
         body: &[u8],
         max_bytes: usize,
+        max_unread: usize,
         grace: f64,
     ) -> PyResult<Self> {
         let grace = seconds("grace", grace).map_err(|error| errors::to_py(py, &error))?;
         let (budget, body) = (budget.0.clone(), Bytes::copy_from_slice(body));
-        Ok(Self(Arc::new(replay::Buffer::new(budget, max_bytes, grace, body))))
+        Ok(Self(Arc::new(replay::Buffer::new(budget, max_bytes, max_unread, grace, body))))
     }
 
     /// Ends an answer that will have no more; does nothing once it has ended.

@@ -23,7 +23,7 @@ impl RelayReport {
 
 #[pymethods]
 impl RelayReport {
-    /// `done`, `stopped`, `lost`, `upstream_failed`, `timeout`, `cut` or `abandoned`.
+    /// `done`, `stopped`, `lost`, `upstream_failed`, `timeout`, `cut`, `displaced` or `abandoned`.
     #[getter]
     fn cause(&self) -> &'static str {
         self.0.cause.name()

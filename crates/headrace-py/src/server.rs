@@ -78,12 +78,14 @@ impl Server {
             runs_total: counters.runs_total.load(Ordering::Relaxed),
             repeats_total: counters.repeats_total.load(Ordering::Relaxed),
             refused_total: counters.refused_total.load(Ordering::Relaxed),
+            displaced_total: self.inner.shared.tables.displaced(),
             breaches_total: counters.breaches_total.load(Ordering::Relaxed),
             echo_copies_total: echo.copies,
             echo_copied_bytes_total: echo.copied_bytes,
             echo_repaired_total: echo.repaired,
             echo_doubtful_total: echo.doubtful,
-            buffered_bytes: self.inner.shared.memory.used(),
+            buffered_bytes: self.inner.shared.tables.bodies.held(),
+            unread_growth_bytes: self.inner.shared.tables.grown(),
             pooled_upstreams: self.inner.pooled(),
         }))
     }

@@ -107,7 +107,7 @@ pub struct Setup {
     /// Whether clients must show first that their address is their own (Retry).
     pub asks_retry: bool,
     /// How many bytes the client sends as a probe when a live stream falls silent (`headrace_core::recovery::silence`);
-    /// `None`: it does not probe. The product sends an empty frame of a reserved type.
+    /// `None`: it does not probe. The product sends a frame of a reserved type with 400 bytes.
     pub probe_bytes: Option<usize>,
     /// How many bytes the client sends at once when it moves, beside a PING. The product sends four frames of a reserved
     /// type.
@@ -127,9 +127,12 @@ impl Setup {
             handshake_timeout: Duration::MAX,
             idle_timeout: Duration::from_secs_f64(defaults.client.idle_timeout_s),
             keep_idle: Duration::MAX,
+            suspect: Duration::MAX,
             max_head_bytes: 0,
             stream_window: defaults.client.stream_window,
             connection_window: defaults.client.connection_window,
+            useless_burst: 0,
+            useless_per_second: 0,
             echo: None,
         };
         Ok(Self {
@@ -142,7 +145,7 @@ impl Setup {
             echo: None,
             controller: factory(defaults.server.congestion),
             asks_retry: false,
-            probe_bytes: Some(2),
+            probe_bytes: Some(403),
             move_bytes: 4 * 1153,
             keeps_log: false,
         })

@@ -27,12 +27,20 @@ KEEP_IDLE_S = 300.0
 # A connection that is silent for this long is dead. The engine asks (PING) after a third of it, which is
 # sooner than the 30 s after which the strictest NATs forget a UDP mapping.
 IDLE_TIMEOUT_S = 30.0
+# A server that owes us acknowledgements for so long (and for three probe timeouts, and for twice the longest
+# silence that its path came back from) is taken for gone: a killed one is noticed within 3 s. An answer with
+# an `Idempotency-Key` is waited for longer, for its server keeps it.
+SUSPECT_S = 2.25
 MAX_HEAD_BYTES = 64 * 1024
 # How much of one answer may be unread before its server must wait: a few thousand tokens.
 STREAM_WINDOW = 1024 * 1024
 # The same for all answers of a connection together: enough that those which nobody reads do not stop the
 # others.
 CONNECTION_WINDOW = 128 * 1024 * 1024
+# Frames of a server that move nothing on (empty, unknown): so many at once, then so many a second. Servers
+# send a few for each connection.
+USELESS_BURST = 1000
+USELESS_PER_S = 200
 
 # A process that ends stops the answers that are generated for it.
 atexit.register(_engine.close_connections)
@@ -58,9 +66,12 @@ def config(
             handshake_timeout=handshake_timeout,
             idle_timeout=IDLE_TIMEOUT_S,
             keep_idle=keep_idle,
+            suspect=SUSPECT_S,
             max_head_bytes=MAX_HEAD_BYTES,
             stream_window=STREAM_WINDOW,
             connection_window=CONNECTION_WINDOW,
+            useless_burst=USELESS_BURST,
+            useless_per_second=USELESS_PER_S,
             echo=json.dumps(echo.engine(echo_mode)),
         )
     except ConfigError as error:

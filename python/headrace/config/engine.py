@@ -12,6 +12,9 @@ from headrace import echo
 from headrace.config.load import Config
 from headrace.errors import ConfigError
 
+PROBE_PATHS = ["/healthz", "/readyz"]
+"""What balancers ask for: these requests have a reserve."""
+
 
 def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
     """The part of the configuration that the engine reads, as the JSON text that it takes.
@@ -19,7 +22,17 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
     Raises `ConfigError` when the CA file cannot be read.
     """
     limits = config.limits.model_dump()
-    engine_timeouts = {"handshake_s", "request_s", "idle_s", "unused_s", "stalled_reader_s", "ticket_s"}
+    engine_timeouts = {
+        "handshake_s",
+        "silent_handshake_s",
+        "request_s",
+        "short_answer_s",
+        "idle_s",
+        "suspect_s",
+        "unused_s",
+        "stalled_reader_s",
+        "ticket_s",
+    }
     return json.dumps(
         {
             "host": config.listen.host,
@@ -28,6 +41,7 @@ def engine_json(config: Config, certificate_pem: str, key_pem: str) -> str:
             "certificate_pem": certificate_pem,
             "key_pem": key_pem,
             "alt_svc_max_age_s": config.listen.alt_svc_max_age_s,
+            "probe_paths": PROBE_PATHS,
             "congestion": config.listen.congestion,
             "echo": echo.engine(**config.echo.model_dump()),
             "steering": config.listen.steering,

@@ -102,9 +102,8 @@ class Tls(Section):
 
 
 class Limits(Section):
-    """Bounds that fit a machine with 1 GB of memory. What many connections may hold at worst is
-    `max_connections x (connection_receive_window_bytes + connection_send_window_bytes)`, plus
-    `max_buffered_bytes` and `idempotency.max_bytes`."""
+    """Bounds that fit a machine with 1 GB of memory. At a limit, nobody is turned away who comes new: the
+    owner that holds most loses what has waited longest for its client (docs/guide/limits.md)."""
 
     max_head_bytes: Size = 32 * KIB
     """A request's header fields, decoded, with 32 bytes added for each (RFC 9114 §4.2.2). A larger head is
@@ -115,15 +114,24 @@ class Limits(Section):
     max_body_bytes: Positive = 32 * MIB
     """A request's body: enough for long prompts and a few images. A larger body is answered 413."""
     max_buffered_bytes: Positive = 256 * MIB
-    """All bodies together that are being read, or wait for their answer. When they are more, requests are
-    answered 503."""
+    """All bodies together that are being read, or wait for their answer. When they are more, the owner that
+    holds most loses the one that has waited longest for its client; where none waits, requests are answered
+    503."""
+    reserve_percent: Annotated[int, Field(ge=0, le=90)] = 10
+    """The part of all connections, requests and buffered bytes that only clients with a known key can have
+    and, of requests, probes of `/healthz` and `/readyz`."""
+    ipv4_block_bits: Annotated[int, Field(ge=0, le=32)] = 24
+    """Clients without a known key share by block of addresses: this many leading bits are the block. A /24 is
+    what one network commonly has; with 32, somebody who has 256 addresses would have 256 shares."""
+    ipv6_block_bits: Annotated[int, Field(ge=0, le=128)] = 48
+    """The same for IPv6, where one customer commonly has a /56 or a /48."""
     max_event_bytes: Size = 256 * KIB
     """An SSE event or NDJSON line is held until it is complete. One that is longer than this is sent in
     pieces."""
     max_connections: Positive = 1000
     """Connections of all clients at one time, over QUIC and TCP."""
     max_handshakes: Positive = 256
-    """Handshakes that may be under way at one time."""
+    """Handshakes that may be under way at one time over TCP, and again over QUIC."""
     retry_above_handshakes: Annotated[int, Field(ge=0)] = 100
     """While this many handshakes are under way, a client must first show that its address is its own (Retry,
     RFC 9000 §8.1.2). That costs the client a round trip, so it is not asked for below this number."""
@@ -135,21 +143,43 @@ class Limits(Section):
     max_streams_per_connection: Positive = 100
     """Requests that one connection may have at one time; servers of HTTP/2 and HTTP/3 commonly allow 100."""
     max_exchanges: Positive = 4096
-    """Requests that all connections together may have at one time. Further ones are answered 503."""
+    """Requests that all connections together may have at one time. Further ones take the place of one that
+    waits for its client; while all of them are being served, they are answered 503."""
+    max_waiting_heads: Positive = 1024
+    """Requests over HTTP/3 whose head has not come whole. A head comes in one packet or two, so more than a
+    few wait only when somebody means it."""
     cancel_burst: Positive = 1000
     """How many requests one connection may cancel at once; after that, `cancels_per_second`. People press
     stop, attackers press it a thousand times a second, and a proxy before the gateway carries many people."""
     cancels_per_second: Positive = 200
     """How many requests one connection may cancel a second, in the long run."""
-    stream_budget_bytes: Size = 256 * KIB
-    """How much may wait for a slow reader. When it is more, the model server is not read until the reader has
-    taken some."""
+    useless_burst: Positive = 1000
+    """How many frames that move nothing on one connection may send at once: PING, SETTINGS, PRIORITY_UPDATE,
+    empty DATA, unknown ones, and WINDOW_UPDATE beyond two for each of our frames. Clients send a handful a
+    second; a connection that sends more than this, and then more than `useless_per_second`, is closed."""
+    useless_per_second: Positive = 200
+    """How many such frames one connection may send a second, in the long run."""
+    path_changes_burst: Positive = 5
+    """How often one connection over HTTP/3 may change at once to an address that it has not shown to be its
+    own. A phone that moves changes once or twice; a client that writes other people's addresses on its
+    packets does so all the time, and nothing is sent there beyond this."""
+    path_changes_per_second: Positive = 1
+    """How often it may do so a second, in the long run."""
+    stream_budget_bytes: Size = 32 * KIB
+    """How much of an answer may wait for its connection: a hundred tokens or more. When it is more, the model
+    server is not read until the reader has taken some."""
     stream_receive_window_bytes: Size = 256 * KIB
     """How much a request may send before it is read (flow control of QUIC and HTTP/2)."""
     connection_receive_window_bytes: Size = 256 * KIB
     """How much all requests of a connection together may send before they are read."""
     connection_send_window_bytes: Size = 256 * KIB
-    """How much may be sent and not acknowledged yet. With a round trip of 50 ms this allows 5 MB/s."""
+    """How much a connection over HTTP/3 may have sent, and not seen acknowledged, at first: what eight
+    answers make while a radio pauses for two seconds. It doubles each time the client has taken that much."""
+    max_connection_send_window_bytes: Size = 4 * MIB
+    """How far that grows. With a round trip of 100 ms this allows 40 MB/s."""
+    max_unread_bytes: Positive = 64 * MIB
+    """By how much the windows of all connections together may have grown. One owner may have as much of it as
+    is left for the others."""
 
 
 class Timeouts(Section):
@@ -157,11 +187,23 @@ class Timeouts(Section):
 
     handshake_s: Seconds = 10
     """For a client's handshake, of QUIC or TLS."""
+    silent_handshake_s: Seconds = 2
+    """For the next packet of a handshake. Over a satellite (600 ms) it comes within this time even when one
+    was lost, and was repeated after a second."""
     request_s: Seconds = 30
     """For a request's head to come, and again for its body."""
+    short_answer_s: Seconds = 5
+    """For a client to take an answer of the gateway's own that has less than 4 kB (an error, a list of
+    models): every client has room for that from the beginning."""
     idle_s: Seconds = 30
-    """A connection whose other side is silent for this long is lost. It is asked (PING) after a third of
-    it."""
+    """A connection whose other side is silent for this long is lost. It is asked (PING) after a third of it;
+    or of what the client has announced, when that is less."""
+    suspect_s: Seconds = 2.25
+    """A client over HTTP/3 that acknowledges nothing for this long, while something was sent to it, is taken
+    for gone; not before three probe timeouts, nor before twice the longest silence that its path came back
+    from. Its answer ends as *lost*; one with an `Idempotency-Key` goes on for `idempotency.lost_s`, and the
+    client reads on if it comes back. So a killed client frees its model server within 3 s, and a radio that
+    pauses for 4 s loses no answer that has a key."""
     unused_s: Seconds = 120
     """A connection that has no request for this long is closed."""
     stalled_reader_s: Seconds = 300
@@ -279,6 +321,9 @@ class Idempotency(Section):
     answer_bytes: Size = MIB
     """How much of one answer is kept: some 4,000 tokens. The beginning of a longer answer cannot be had
     again."""
+    unread_bytes: Size = 256 * KIB
+    """How much of an answer none of its clients may have read before its model server must wait: some 1,000
+    tokens, for clients that were lost and come back within `lost_s`."""
     kept_s: Seconds = 60
     """How long an answer is kept after its end. One that broke off is not kept, nor is one that SDKs ask for
     again by themselves (408, 425, 429, 5xx): the next request with its key begins anew."""

@@ -115,6 +115,7 @@ class Gateway:
             if outcome.key is None:
                 await refuse(exchange, outcome, "invalid_api_key", "the API key is missing or unknown")
                 return
+            exchange.own(outcome.key)
         await self._first_look.wait()
         page = pages.private_page(request.method, request.path)
         if page and not self.upstreams.is_one_unknown:

@@ -75,6 +75,10 @@ class Dispatcher:
             report = outcome.report = await exchange.replay(answer.buffer)
             if not report.untouched:
                 return
+            if report.cause == "displaced":
+                # Its place went to somebody else; the generation goes on, for whoever comes back.
+                await self._tell_failure(exchange, outcome)
+                return
             if generation:
                 outcome.report = await generation
                 await self._tell_failure(exchange, outcome)

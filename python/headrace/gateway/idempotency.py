@@ -115,7 +115,13 @@ class Answers:
             self._forget_oldest()
         if self._budget.bytes > most:
             raise errors.make("overloaded", "idempotency.max_bytes is reached")
-        buffer = ReplayBuffer(self._budget, body, max_bytes=config.answer_bytes, grace=config.lost_s)
+        buffer = ReplayBuffer(
+            self._budget,
+            body,
+            max_bytes=config.answer_bytes,
+            max_unread=config.unread_bytes,
+            grace=config.lost_s,
+        )
         answer = self._answers[place] = Answer(place, buffer, fingerprint)
         return answer
 

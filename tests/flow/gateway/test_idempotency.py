@@ -228,7 +228,8 @@ async def test_nobody_reads_and_the_model_server_waits(gateway: Gateway, dial: D
     answer = connection.request("POST", PATH, KEYED, script(events=200_000, interval_s=0))
     await answer.head()
     await eventually(lambda: source.runs[0].paused)
-    kept = gateway.config.idempotency.answer_bytes + gateway.config.limits.stream_budget_bytes
+    bounds = gateway.config.idempotency
+    kept = bounds.answer_bytes + bounds.unread_bytes
     for _ in range(20):
         assert gateway.answers.bytes < 2 * kept
         await asyncio.sleep(0.01)

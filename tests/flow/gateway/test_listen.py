@@ -13,6 +13,7 @@ from headrace.client import Connection, Trust, connect
 from headrace.errors import ConfigError
 from headrace.exchange import Exchange
 from tests.helpers.serving import config, httpx_client, origin, port_of
+from tests.helpers.waiting import eventually
 
 
 async def who(exchange: Exchange) -> None:
@@ -108,26 +109,41 @@ async def test_a_bad_certificate_says_what_is_bad(
         server.start()
 
 
-async def test_connections_beyond_the_limit_are_refused_and_counted(
+async def test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_was_idle_longest(
     serve: Callable[..., Awaitable[Server]], trust: Trust
 ) -> None:
-    from headrace.errors import ConnectError
-
+    """Nobody who comes new is turned away while another connection does nothing."""
     server = await serve(who, limits={"max_connections": 2})
+    first, second = [await connect(origin(server), trust) for _ in range(2)]
+    await eventually(lambda: server.snapshot()["connections_total"] == 2)
+    async with await connect(origin(server), trust) as third:
+        for connection in (third, second):
+            assert await connection.request("GET", "/").head() == 200
+        await eventually(lambda: not first.is_open)
+    second.close()
+
+
+async def test_a_connection_that_is_being_served_keeps_its_place(
+    serve: Callable[..., Awaitable[Server]], trust: Trust
+) -> None:
+    """When all of them are, one more is refused, and counted."""
+    from headrace.errors import ConnectError, ConnectionLostError
+
+    async def hold(exchange: Exchange) -> None:
+        await exchange.gone()
+
+    server = await serve(hold, limits={"max_connections": 2})
     kept = [await connect(origin(server), trust) for _ in range(2)]
-    with pytest.raises(ConnectError):
-        await connect(origin(server), trust, timeout_s=1)
-    assert server.snapshot()["refused_total"] >= 1
-    kept.pop().close()
-    for _ in range(100):
-        if server.snapshot()["connections"] < 2:
-            break
-        await asyncio.sleep(0.02)
-    # The refused client's copies of its ClientHello, due by now, must not take the free place.
-    await asyncio.sleep(0.1)
-    assert server.snapshot()["connections"] == 1
-    async with await connect(origin(server), trust) as connection:
-        assert await connection.request("GET", "/").head() == 200
+    held = [connection.request("GET", "/") for connection in kept]
+    await eventually(lambda: server.snapshot()["exchanges"] == 2)
+    with pytest.raises((ConnectError, ConnectionLostError)):
+        async with await connect(origin(server), trust) as third:
+            await third.request("GET", "/").head()
+    assert server.snapshot()["refused_total"] == 1
+    assert all(connection.is_open for connection in kept)
+    del held
+    for connection in kept:
+        connection.close()
 
 
 async def test_under_many_handshakes_an_address_must_be_proved(

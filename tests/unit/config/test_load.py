@@ -38,7 +38,7 @@ def test_a_file_in_the_working_directory_is_found() -> None:
 def test_without_anything_there_are_defaults() -> None:
     loaded = load()
     assert loaded.listen.host == "127.0.0.1"
-    assert loaded.limits.stream_budget_bytes == 256 * 1024
+    assert loaded.limits.stream_budget_bytes == 32 * 1024
     assert loaded.listen.worker_count >= 1
 
 

@@ -2,7 +2,7 @@
 //!
 //! In: bytes of a stream, cut anywhere. Out: frames of a request stream or of the control stream. A frame's
 //! length is held against its limit before a byte of its payload is kept; unknown frames are skipped, never
-//! stored; and empty or unknown frames are counted, so that a peer cannot keep us busy for nothing.
+//! stored. Empty and unknown frames are told, too: who sends too many of them keeps us busy for nothing.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -21,8 +21,6 @@ pub const PRIORITY_UPDATE_PUSH: u64 = 0xf_0701;
 
 /// The largest frame on the control stream that is read; those that exist have a few dozen bytes.
 pub const MAX_CONTROL_FRAME: u64 = 1024;
-/// How many empty and unknown frames a stream may carry.
-const MAX_IDLE_FRAMES: u32 = 256;
 
 /// Which stream the frames are read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +35,10 @@ pub enum On {
 pub enum Frame {
     /// A whole HEADERS frame's payload: an encoded field section.
     Headers(Bytes),
-    /// Some bytes of a DATA frame. `is_first`: the frame begins with them.
+    /// Some bytes of a DATA frame; none, if it is empty. `is_first`: the frame begins with them.
     Data { bytes: Bytes, is_first: bool },
+    /// A frame of a type that means nothing here began (§9); it is skipped.
+    Unknown,
     /// A whole frame of the control stream.
     Control { kind: u64, payload: Bytes },
 }
@@ -68,7 +68,6 @@ pub struct Decoder {
     /// A frame header cut in two, or the payload collected so far.
     kept: BytesMut,
     max_headers: u64,
-    idle_frames: u32,
 }
 
 /// Why a request stream cannot be read on.
@@ -89,7 +88,7 @@ impl Decoder {
     /// `max_headers`: the longest HEADERS frame that is read, in bytes.
     pub fn new(on: On, max_headers: usize) -> Self {
         let max_headers = max_headers as u64;
-        Self { on, state: State::Header, kept: BytesMut::new(), max_headers, idle_frames: 0 }
+        Self { on, state: State::Header, kept: BytesMut::new(), max_headers }
     }
 
     /// Takes what it needs from the front of `input` for one frame; `None` when more bytes are needed.
@@ -102,9 +101,17 @@ impl Decoder {
                 State::Header => {
                     let Some((kind, length)) = self.header(input) else { return Ok(None) };
                     self.begin(kind, length)?;
-                    if let State::Whole { kind, left: 0 } = self.state {
-                        self.state = State::Header;
-                        return Ok(Some(self.whole(kind)));
+                    match self.state {
+                        State::Whole { kind, left: 0 } => {
+                            self.state = State::Header;
+                            return Ok(Some(self.whole(kind)));
+                        }
+                        State::Data { left: 0, .. } => {
+                            self.state = State::Header;
+                            return Ok(Some(Frame::Data { bytes: Bytes::new(), is_first: true }));
+                        }
+                        State::Skip { .. } => return Ok(Some(Frame::Unknown)),
+                        _ => {}
                     }
                 }
                 State::Data { left, is_first } => {
@@ -180,13 +187,7 @@ impl Decoder {
     fn begin(&mut self, kind: u64, length: u64) -> Result<(), FrameError> {
         self.state = match (self.on, kind) {
             (_, 0x2 | 0x6 | 0x8 | 0x9) => return Err(unexpected("a frame type of HTTP/2")),
-            (On::Request, DATA) => {
-                if length == 0 {
-                    self.count_idle()?;
-                    return Ok(());
-                }
-                State::Data { left: length, is_first: true }
-            }
+            (On::Request, DATA) => State::Data { left: length, is_first: true },
             (On::Request, HEADERS) if length > self.max_headers => return Err(FrameError::HeadTooLarge),
             (On::Request, HEADERS) => State::Whole { kind, left: length as usize },
             (
@@ -219,20 +220,9 @@ impl Decoder {
                 State::Whole { kind, left: length as usize }
             }
             // Reserved and unknown types are skipped (§9).
-            _ => {
-                self.count_idle()?;
-                State::Skip { left: length }
-            }
+            _ => State::Skip { left: length },
         };
         Ok(())
-    }
-
-    fn count_idle(&mut self) -> Result<(), FrameError> {
-        self.idle_frames += 1;
-        match self.idle_frames > MAX_IDLE_FRAMES {
-            true => Err(Http3Error::connection(code::EXCESSIVE_LOAD, "too many empty frames").into()),
-            false => Ok(()),
-        }
     }
 
     fn whole(&mut self, kind: u64) -> Frame {
@@ -291,7 +281,7 @@ mod tests {
             let found = frames(On::Request, &parts).unwrap();
             assert_eq!(found[0], Frame::Headers(Bytes::from_static(b"section")));
             let firsts = found.iter().filter(|f| matches!(f, Frame::Data { is_first: true, .. })).count();
-            assert_eq!(firsts, 2, "step {step}");
+            assert_eq!(firsts, 3, "step {step}");
             let data: Vec<u8> = found
                 .iter()
                 .filter_map(|f| if let Frame::Data { bytes, .. } = f { Some(bytes.to_vec()) } else { None })
@@ -337,11 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_unknown_frames_are_counted() {
-        let empty = encode(DATA, b"").repeat(257);
-        let FrameError::Http3(error) = frames(On::Request, &[&empty]).unwrap_err() else { panic!() };
-        assert_eq!(error.code, code::EXCESSIVE_LOAD);
-        assert!(frames(On::Request, &[&encode(0x21, b"x").repeat(256)]).unwrap().is_empty());
+    fn empty_and_unknown_frames_are_told() {
+        let empty = Frame::Data { bytes: Bytes::new(), is_first: true };
+        assert_eq!(frames(On::Request, &[&encode(DATA, b"").repeat(3)]).unwrap(), vec![empty; 3]);
+        let unknown = [encode(0x21, b"x"), encode(0x40, b"")].concat();
+        for on in [On::Request, On::Control] {
+            assert_eq!(frames(on, &[&unknown]).unwrap(), [Frame::Unknown, Frame::Unknown]);
+        }
     }
 
     #[test]

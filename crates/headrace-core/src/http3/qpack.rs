@@ -7,8 +7,8 @@
 use bytes::BufMut;
 
 use super::code::{self, Http3Error};
-use super::huffman;
 use super::static_table::{STATIC_TABLE, find};
+use super::{huffman, varint};
 use crate::fields;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,12 @@ pub fn decode(
     if integer(&mut input, 8)? != 0 {
         return Err(failed("the field section needs a dynamic table"));
     }
+    // With a required insert count of 0, a sign puts the Base below zero (§4.5.1.2).
+    let is_negative = input.first().is_some_and(|first| first & 0x80 != 0);
     integer(&mut input, 7)?;
+    if is_negative {
+        return Err(failed("the field section's Base is below zero"));
+    }
     let (mut name, mut value) = (Vec::new(), Vec::new());
     let mut room = max_size;
     while let Some(&first) = input.first() {
@@ -193,28 +198,42 @@ pub fn handle_encoder_instructions(input: &[u8]) -> Result<(), Http3Error> {
 }
 
 /// Checks the instructions that a peer sends on its decoder stream (§4.4): we never refer to a dynamic table, so it
-/// may only cancel streams. An instruction may be cut; the next bytes complete it, and `rest` says how many bits are
-/// awaited.
+/// may only cancel streams. An instruction may be cut; the next bytes complete it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderInstructions {
-    in_integer: bool,
+    /// A stream ID that is coming: its value so far, and where the next bits go.
+    stream: Option<(u64, u32)>,
 }
 
 impl DecoderInstructions {
     /// # Errors
-    /// For a section acknowledgement or an insert count increment.
+    /// For a section acknowledgement, an insert count increment, or a stream that cannot exist.
     pub fn handle_data(&mut self, input: &[u8]) -> Result<(), Http3Error> {
         for &byte in input {
-            if self.in_integer {
-                self.in_integer = byte & 0x80 != 0;
-            } else if byte & 0xc0 == 0x40 {
-                self.in_integer = byte & 0x3f == 0x3f;
-            } else {
-                return Err(Http3Error::connection(
-                    code::QPACK_DECODER_STREAM_ERROR,
-                    "no section here ever used the dynamic table",
-                ));
-            }
+            let stream = match self.stream.take() {
+                Some((value, shift)) => {
+                    let bits = u64::from(byte & 0x7f);
+                    // Ten bytes hold any stream ID; more of them are only zeros, or too much.
+                    if shift > 63
+                        || value.saturating_add(bits << shift) > varint::MAX
+                        || bits << shift >> shift != bits
+                    {
+                        return Err(Http3Error::connection(
+                            code::QPACK_DECODER_STREAM_ERROR,
+                            "a stream is cancelled that cannot exist",
+                        ));
+                    }
+                    (byte & 0x80 != 0).then_some((value + (bits << shift), shift + 7))
+                }
+                None if byte & 0xc0 == 0x40 => (byte & 0x3f == 0x3f).then_some((0x3f, 0)),
+                None => {
+                    return Err(Http3Error::connection(
+                        code::QPACK_DECODER_STREAM_ERROR,
+                        "no section here ever used the dynamic table",
+                    ));
+                }
+            };
+            self.stream = stream;
         }
         Ok(())
     }
@@ -328,5 +347,38 @@ mod tests {
         for bad in [0x80, 0x00, 0x01] {
             assert!(DecoderInstructions::default().handle_data(&[bad]).is_err());
         }
+    }
+
+    #[test]
+    fn a_stream_that_cannot_exist_is_not_cancelled() {
+        let cancel = |stream: u64| {
+            let (mut bytes, mut rest) = (vec![0x7f], stream - 0x3f);
+            while rest >= 0x80 {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+            bytes
+        };
+        for (stream, is_legal) in [(63, true), (1 << 40, true), (varint::MAX, true), (1 << 62, false)] {
+            let whole = DecoderInstructions::default().handle_data(&cancel(stream));
+            let mut decoder = DecoderInstructions::default();
+            let by_bytes = cancel(stream).iter().try_for_each(|&byte| decoder.handle_data(&[byte]));
+            assert_eq!((whole.is_ok(), by_bytes.is_ok()), (is_legal, is_legal), "{stream}");
+        }
+        let endless = [&[0x7f][..], &[0x80; 40]].concat();
+        let error = DecoderInstructions::default().handle_data(&endless).unwrap_err();
+        assert_eq!(error.code, code::QPACK_DECODER_STREAM_ERROR);
+        assert!(
+            DecoderInstructions::default().handle_data(&[[0x7f].as_slice(), &[0xff; 10]].concat()).is_err()
+        );
+    }
+
+    #[test]
+    fn a_base_below_zero_is_refused() {
+        for base in [0x80, 0x81, 0xff] {
+            assert!(matches!(fields(&[0, base, 0, 0xc1], 1024), Err(DecodeError::Http3(_))), "{base:x}");
+        }
+        assert!(fields(&[0, 0x7e, 0xc1], 1024).is_ok());
     }
 }

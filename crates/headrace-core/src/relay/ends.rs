@@ -36,6 +36,8 @@ pub enum Seen {
     Failed(Kind),
     /// The client has taken nothing for too long.
     Stalled,
+    /// Its place was given to somebody else, at a limit.
+    Displaced,
     /// The transport has taken everything that was queued.
     Flushed,
     /// The client reads no more.
@@ -66,6 +68,7 @@ pub fn input(seen: Seen, state: State, progress: Progress) -> Input {
         ) => Input::TimedOut,
         Seen::Failed(_) => Input::Failed,
         Seen::Stalled => Input::Stalled,
+        Seen::Displaced => Input::Displaced,
         Seen::Flushed => Input::Flushed,
         Seen::Gone(_) if progress.is_last_event_sent => Input::Left,
         Seen::Gone(Gone::Stopped) => Input::Stopped,
@@ -81,6 +84,7 @@ pub fn input(seen: Seen, state: State, progress: Progress) -> Input {
 pub fn error(input: Input, cause: Option<Cause>) -> Option<Kind> {
     match input {
         Input::Stalled => Some(Kind::ClientStalled),
+        Input::Displaced => Some(Kind::Overloaded),
         Input::Expired if matches!(cause, None | Some(Cause::Done)) => Some(Kind::GatewayDraining),
         _ => None,
     }
@@ -143,6 +147,7 @@ mod tests {
             (Seen::Failed(Kind::UpstreamClosed), Input::Failed),
             (Seen::Failed(Kind::UpstreamHeadTimeout), Input::TimedOut),
             (Seen::Stalled, Input::Stalled),
+            (Seen::Displaced, Input::Displaced),
             (Seen::Flushed, Input::Flushed),
             (Seen::Expired, Input::Expired),
             (Seen::Abandoned, Input::Abandoned),

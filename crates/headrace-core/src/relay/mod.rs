@@ -23,6 +23,8 @@ pub enum Cause {
     Timeout,
     /// The server went away before the answer's end.
     Cut,
+    /// At a limit its place was given to somebody else: its client did not read, or its owner held most.
+    Displaced,
     Abandoned,
 }
 
@@ -44,6 +46,7 @@ impl Cause {
             Cause::UpstreamFailed => "upstream_failed",
             Cause::Timeout => "timeout",
             Cause::Cut => "cut",
+            Cause::Displaced => "displaced",
             Cause::Abandoned => "abandoned",
         }
     }

@@ -4,7 +4,8 @@
 //! the cause. *End* and *failed* are the record's: it was told whole, or it broke off. *Waiting*: no head was told.
 //!
 //! Rules, in prose:
-//! * A reader that was told no head is left untouched when there is nothing to tell: the handler may answer itself.
+//! * A reader that was told no head is left untouched when there is nothing to tell, or when its place went to somebody
+//!   else: the handler may answer itself.
 //! * A record that broke off ends its readers as it ended itself, after they had the time to read its last event.
 //! * Whatever else happens to one reader ends that reader alone.
 
@@ -32,6 +33,7 @@ pub type Row = (State, Input, Action, Option<Cause>);
 pub const TABLE: &[Row] = &[
     (Waiting, Input::Failed, LeaveUntouched, Some(UpstreamFailed)),
     (Waiting, Input::Stalled, Reset, Some(Timeout)),
+    (Waiting, Input::Displaced, LeaveUntouched, Some(Displaced)),
     (Waiting, Input::Stopped, Reset, Some(Stopped)),
     (Waiting, Input::Lost, Reset, Some(Lost)),
     (Waiting, Input::Expired, Reset, Some(Cut)),
@@ -39,6 +41,7 @@ pub const TABLE: &[Row] = &[
     (Streaming, Input::End, Finish, Some(Done)),
     (Streaming, Input::Failed, ResetAfterReading, None),
     (Streaming, Input::Stalled, Reset, Some(Timeout)),
+    (Streaming, Input::Displaced, Reset, Some(Displaced)),
     (Streaming, Input::Stopped, Reset, Some(Stopped)),
     (Streaming, Input::Lost, Reset, Some(Lost)),
     (Streaming, Input::Left, Reset, Some(Done)),

@@ -13,6 +13,7 @@
 //! * A client that leaves after the answer's own last event was not cut short.
 //! * When the server's own time is over, an answer that still runs ends as one whose upstream failed: an error
 //!   event, then a reset. Its cause says whose doing it was.
+//! * Who reads nothing loses its place, at a limit, to somebody who does: while it was sent nothing, it is told so.
 //! * An upstream connection goes back to the pool only after an end that its own framing declared.
 
 use State::*;
@@ -48,6 +49,8 @@ pub enum Input {
     TimedOut,
     /// The client has not read for too long.
     Stalled,
+    /// Its place was given to somebody else, at a limit.
+    Displaced,
     /// The queue went downstream to its last byte.
     Flushed,
     /// The client stopped the stream.
@@ -91,6 +94,7 @@ pub const TABLE: &[Row] = &[
     (Waiting, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),
     (Waiting, Input::Lost, Ended, &[CloseUpstream, Reset], Some(Cause::Lost)),
     (Waiting, Input::Expired, Ended, &[CloseUpstream], Some(Cause::Cut)),
+    (Waiting, Input::Displaced, Ended, &[CloseUpstream], Some(Cause::Displaced)),
     (Waiting, Input::Abandoned, Ended, &[CloseUpstream, Reset], Some(Cause::Abandoned)),
     (Streaming, Input::End, Finishing, &[PoolUpstream, QueueRest], Some(Cause::Done)),
     (Streaming, Input::Failed, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::UpstreamFailed)),
@@ -98,6 +102,7 @@ pub const TABLE: &[Row] = &[
     // What keeps an answer for clients that come back (`replay`) ends with its upstream here, too.
     (Streaming, Input::Expired, Failing, &[CloseUpstream, QueueErrorEvent], Some(Cause::Cut)),
     (Streaming, Input::Stalled, Ended, &[CloseUpstream, Reset], Some(Cause::Timeout)),
+    (Streaming, Input::Displaced, Ended, &[CloseUpstream, Reset], Some(Cause::Displaced)),
     (Streaming, Input::Stopped, Ended, &[CloseUpstream, Reset], Some(Cause::Stopped)),
     (Streaming, Input::Lost, Ended, &[CloseUpstream, Reset], Some(Cause::Lost)),
     (Streaming, Input::Abandoned, Ended, &[CloseUpstream, Reset], Some(Cause::Abandoned)),
@@ -106,12 +111,14 @@ pub const TABLE: &[Row] = &[
     (Finishing, Input::Left, Ended, &[Reset], Some(Cause::Done)),
     (Failing, Input::Left, Ended, &[Reset], None),
     (Finishing, Input::Stalled, Ended, &[Reset], Some(Cause::Timeout)),
+    (Finishing, Input::Displaced, Ended, &[Reset], Some(Cause::Displaced)),
     (Finishing, Input::Stopped, Ended, &[Reset], Some(Cause::Stopped)),
     (Finishing, Input::Lost, Ended, &[Reset], Some(Cause::Lost)),
     (Finishing, Input::Expired, Ended, &[Reset], Some(Cause::Cut)),
     (Finishing, Input::Abandoned, Ended, &[Reset], Some(Cause::Abandoned)),
     (Failing, Input::Flushed, Ended, &[Reset], None),
     (Failing, Input::Stalled, Ended, &[Reset], None),
+    (Failing, Input::Displaced, Ended, &[Reset], None),
     (Failing, Input::Stopped, Ended, &[Reset], None),
     (Failing, Input::Lost, Ended, &[Reset], None),
     (Failing, Input::Abandoned, Ended, &[Reset], None),
@@ -156,13 +163,14 @@ impl Relay {
 mod tests {
     use super::*;
 
-    const INPUTS: [Input; 12] = [
+    const INPUTS: [Input; 13] = [
         Input::Head,
         Input::HeldHead,
         Input::End,
         Input::Failed,
         Input::TimedOut,
         Input::Stalled,
+        Input::Displaced,
         Input::Flushed,
         Input::Stopped,
         Input::Lost,

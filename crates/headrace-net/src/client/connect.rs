@@ -25,6 +25,7 @@ use crate::config::Congestion;
 use crate::quic::congestion;
 use crate::quic::echo::CopyHandoff;
 use crate::quic::echo::controller::{self, PACKET_THRESHOLD};
+use crate::quic::session::{ClientCrypto, Peer};
 use crate::quic::stream_code;
 use crate::tls::key_share;
 
@@ -42,10 +43,15 @@ pub struct ClientConfig {
     pub idle_timeout: Duration,
     /// A connection that has had no stream for so long is closed.
     pub keep_idle: Duration,
+    /// How long a server may owe us acknowledgements at least, before it is taken for gone.
+    pub suspect: Duration,
     pub max_head_bytes: usize,
     /// What a stream may have unread before its server must wait.
     pub stream_window: u32,
     pub connection_window: u32,
+    /// Frames that move nothing on, of one server.
+    pub useless_burst: u32,
+    pub useless_per_second: u32,
     /// The echo of what the client sends; `None`: nothing is sent again.
     pub echo: Option<Settings>,
 }
@@ -53,7 +59,7 @@ pub struct ClientConfig {
 /// What every attempt needs.
 struct AttemptContext {
     config: ClientConfig,
-    quic: quinn::ClientConfig,
+    transport: Arc<TransportConfig>,
     origin: Arc<Origin>,
     target: Target,
     progress: Arc<watch::Sender<Progress>>,
@@ -70,17 +76,16 @@ pub async fn connect(
     progress: &Arc<watch::Sender<Progress>>,
 ) -> Result<Arc<Inner>, Error> {
     let origin = config.origins.find(target)?;
-    let mut quic = quinn::ClientConfig::new(origin.tls.clone());
     let mut transport = transport(config);
     let handoff = config.echo.map(|settings| Arc::new(CopyHandoff::new(settings, false, Arc::default())));
     if let Some(handoff) = &handoff {
         transport
             .congestion_controller_factory(controller::factory(handoff, congestion::factory(CONGESTION)));
     }
-    quic.transport_config(Arc::new(transport));
+    let transport = Arc::new(transport);
     let (config, target, progress) = (config.clone(), target.clone(), progress.clone());
     let handshake_timeout = config.handshake_timeout;
-    let context = Arc::new(AttemptContext { config, quic, origin, target, progress, handoff });
+    let context = Arc::new(AttemptContext { config, transport, origin, target, progress, handoff });
     timeout(handshake_timeout, reach(&context)).await.unwrap_or_else(|_| {
         let waited = handshake_timeout.as_secs_f64();
         Err(Error::new(Kind::ConnectTimeout, format!("{context}: no answer over UDP within {waited} s")))
@@ -120,9 +125,12 @@ async fn attempt(context: &AttemptContext, address: SocketAddr) -> Result<Arc<In
     let name = context.to_string();
     let failed = |error: &dyn fmt::Display| Error::new(Kind::Connect, format!("{name}: {error}"));
     let endpoint = endpoint(address, context.handoff.as_ref()).map_err(|error| failed(&error))?;
-    let connecting = endpoint
-        .connect_with(context.quic.clone(), address, &context.target.name)
-        .map_err(|error| failed(&error))?;
+    let peer = Arc::<Peer>::default();
+    let crypto = ClientCrypto::new(context.origin.tls.clone(), peer.clone());
+    let mut quic = quinn::ClientConfig::new(Arc::new(crypto));
+    quic.transport_config(context.transport.clone());
+    let connecting =
+        endpoint.connect_with(quic, address, &context.target.name).map_err(|error| failed(&error))?;
     let meanwhile = tokio::spawn(async move {
         sleep(MEANWHILE_AFTER).await;
         socket::keep_spare(address);
@@ -131,7 +139,7 @@ async fn attempt(context: &AttemptContext, address: SocketAddr) -> Result<Arc<In
     });
     let begin = |quic| {
         let (origin, endpoint, handoff) = (context.origin.clone(), endpoint.clone(), context.handoff.clone());
-        Inner::begin(context.config.max_head_bytes, origin, quic, endpoint, handoff)
+        Inner::begin(&context.config, origin, quic, peer.clone(), endpoint, handoff)
     };
     let (quic, accepted) = match connecting.into_0rtt() {
         Ok(early) => early,

@@ -16,10 +16,13 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::activity::{Flow, Stream, Streams};
+use crate::client::connect::ClientConfig;
 use crate::client::sessions::Origin;
 use crate::client::socket;
 use crate::quic::echo::CopyHandoff;
+use crate::quic::session::Peer;
 use crate::quic::stream_code;
+use crate::quic::useless::Useless;
 
 /// A frame of a reserved type (RFC 9114 §7.2.8): the server ignores it, and must acknowledge its packet.
 pub const RESERVED_FRAME: u64 = 0x21;
@@ -179,14 +182,20 @@ pub struct Inner {
     pub quic: quinn::Connection,
     pub origin: Arc<Origin>,
     pub max_head_bytes: usize,
+    /// What the server may send that moves nothing on.
+    pub useless: Arc<Useless>,
     /// Held by a stream that waits for its credit.
     opening: Mutex<()>,
     /// Requests with this stream id and above were not handled; `u64::MAX` until the server says GOAWAY.
     pub goaway: AtomicU64,
     /// The control stream. It is kept open, because ending it is an error (RFC 9114 §6.2.1).
     pub control: Mutex<SendStream>,
-    /// The server owes us acknowledgements for longer than it would on a path that works.
+    /// The server owes us acknowledgements for longer than it would on most paths that work.
     pub is_silent: AtomicBool,
+    /// It owes them for so long that it is taken for gone.
+    pub suspicion: watch::Sender<bool>,
+    /// What the server has announced.
+    pub peer: Arc<Peer>,
     /// What its live streams receive.
     pub flow: Arc<Flow>,
     /// How often it has moved to another socket.
@@ -221,21 +230,26 @@ impl Drop for Waiting {
 
 impl Inner {
     pub async fn begin(
-        max_head_bytes: usize,
+        config: &ClientConfig,
         origin: Arc<Origin>,
         quic: quinn::Connection,
+        peer: Arc<Peer>,
         endpoint: Endpoint,
         handoff: Option<Arc<CopyHandoff>>,
     ) -> Result<Arc<Self>, Error> {
+        let max_head_bytes = config.max_head_bytes;
         let control = open_control(&quic, max_head_bytes).await?;
         Ok(Arc::new(Self {
             quic,
             origin,
             max_head_bytes,
+            useless: Arc::new(Useless::new(config.useless_burst, config.useless_per_second)),
             opening: Mutex::default(),
             goaway: AtomicU64::new(u64::MAX),
             control: Mutex::new(control),
             is_silent: AtomicBool::new(false),
+            suspicion: watch::Sender::new(false),
+            peer,
             flow: Arc::default(),
             path_changes: AtomicU64::new(0),
             source: std::sync::Mutex::default(),

@@ -8,6 +8,7 @@ mod activity;
 mod clock;
 pub mod connect;
 pub mod connection;
+mod farewell;
 mod monitor;
 pub mod network;
 mod request;
@@ -80,7 +81,7 @@ impl ClientConnection {
         let task = runtime()?.spawn(async move {
             sender.send_replace(match connect::connect(&config, &target, &sender).await {
                 Ok(inner) => {
-                    monitor::start(&inner, counted, config.keep_idle);
+                    monitor::start(&inner, counted, &config);
                     Progress::Reached(inner)
                 }
                 Err(error) => Progress::Failed(error),

@@ -2,8 +2,9 @@
 //!
 //! In: the server's control stream, the silence of live streams, the system's routes. Out: GOAWAY is noted; a probe
 //! is sent when a live stream falls silent, so that a NAT that forgot us is found soon
-//! (`headrace-core/recovery/silence.rs`); the connection moves to another socket when the way to the server changed,
-//! and ends when it is not used.
+//! (`headrace-core/recovery/silence.rs`); the connection moves to another socket when the way to the server changed; a
+//! server that acknowledges nothing becomes suspect (`headrace-core/recovery/presence.rs`); and the connection ends when
+//! it is not used.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -12,30 +13,38 @@ use std::time::Duration;
 use headrace_core::http3::control::{Control, Message, Role, stream_type};
 use headrace_core::http3::frame::{self, Frame};
 use headrace_core::http3::{Http3Error, code, qpack, varint};
+use headrace_core::recovery::presence::Presence;
 use quinn::RecvStream;
 use tokio::time::{Instant, sleep};
 
 use crate::client::activity::{Flow, Streams};
 use crate::client::clock::monotonic_ns;
+use crate::client::connect::ClientConfig;
 use crate::client::connection::{Inner, RESERVED_FRAME};
 use crate::client::network;
-use crate::quic::stream_code;
+use crate::quic::stats::Traffic;
+use crate::quic::useless::Useless;
+use crate::quic::{ping, stream_code};
 
-/// An empty frame of a reserved type, by which the client probes a silence.
-const PROBE: [u8; 2] = [RESERVED_FRAME as u8, 0];
+/// How much is in the frame of a reserved type by which the client probes a silence. If a NAT has given us another
+/// address meanwhile, the server may send three times this much there (RFC 9000 §9.3.1): a challenge of 1,200 bytes.
+const PROBE_BYTES: usize = 400;
 
 const SILENCE_CHECK: Duration = Duration::from_millis(250);
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
+/// After so much silence in the wait for an answer's head, the server is asked whether it is there.
+const FIRST_QUESTION: Duration = Duration::from_secs(1);
 
 /// Begins to look after a connection, until it ends.
-pub fn start(inner: &Arc<Inner>, streams: Arc<Streams>, keep_idle: Duration) {
+pub fn start(inner: &Arc<Inner>, streams: Arc<Streams>, config: &ClientConfig) {
+    let (config, keep_idle) = (config.clone(), config.keep_idle);
     let (weak, quic, flow) = (Arc::downgrade(inner), inner.quic.clone(), inner.flow.clone());
     network::register(weak.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = read_control(weak.clone()) => {}
             () = probe_when_silent(weak.clone(), flow) => {}
-            () = notice_silence(weak, streams.clone()) => {}
+            () = watch_presence(weak, streams.clone(), config) => {}
             () = unused(streams, keep_idle) => quic.close(stream_code(code::NO_ERROR), b""),
             _ = quic.closed() => {}
         }
@@ -53,27 +62,36 @@ async fn unused(streams: Arc<Streams>, keep_idle: Duration) {
     }
 }
 
-/// Notes whether the server still answers, while there are streams: it does not when it owes acknowledgements for
-/// longer than several round trips.
-async fn notice_silence(inner: Weak<Inner>, streams: Arc<Streams>) {
-    let (mut received, mut sent, mut owed_since) = (0, 0, None::<Instant>);
+/// Notes whether the server still answers, and keeps the connection alive as the server needs it.
+async fn watch_presence(inner: Weak<Inner>, streams: Arc<Streams>, config: ClientConfig) {
+    let (mut early, mut presence) = (Presence::new(MIN_PATIENCE), Presence::new(config.suspect));
+    let (mut last, mut moved_at, mut ask_after) = (Traffic::default(), Instant::now(), FIRST_QUESTION);
     loop {
         sleep(SILENCE_CHECK).await;
         let Some(inner) = inner.upgrade() else { return };
-        let stats = inner.quic.stats();
-        if stats.udp_rx.datagrams != received || streams.unused().is_some() {
-            owed_since = None;
-        } else if stats.udp_tx.datagrams != sent {
-            owed_since = owed_since.or_else(|| Some(Instant::now()));
-        }
-        (received, sent) = (stats.udp_rx.datagrams, stats.udp_tx.datagrams);
-        let patience = MIN_PATIENCE.max(inner.quic.rtt() * 6);
-        let is_silent = owed_since.is_some_and(|since| since.elapsed() >= patience);
+        let (now, round_trip, traffic) = (Instant::now(), inner.quic.rtt(), Traffic::of(&inner.quic.stats()));
+        let is_silent = early.observe(now.into(), traffic.heard, traffic.elicits, round_trip);
+        let is_suspect = presence.observe(now.into(), traffic.heard, traffic.elicits, round_trip);
+        inner.suspicion.send_if_modified(|before| std::mem::replace(before, is_suspect) != is_suspect);
         let was_silent = inner.is_silent.swap(is_silent, Ordering::Relaxed);
-        if is_silent && !was_silent {
+        if is_silent && !was_silent && streams.count() > 0 {
             // New requests take another connection from here on. For the streams of this one, another socket is
             // tried: something on the way may have turned against the old one.
             let _ = inner.migrate();
+        }
+        if (traffic.heard, traffic.elicits) != (last.heard, last.elicits) {
+            (last, moved_at) = (traffic, now);
+        }
+        // Whoever waits for the head of an answer hears nothing of a server that was killed, unless it asks: soon at
+        // first, then less and less often. A body's silence has questions of its own.
+        let is_waiting = streams.count() > 0 && inner.flow.live.load(Ordering::Relaxed) == 0;
+        let idle = inner.peer.idle_timeout(config.idle_timeout);
+        ask_after = if is_waiting { ask_after } else { FIRST_QUESTION };
+        let most = if is_waiting { ask_after.min(idle / 3) } else { idle / 3 };
+        let needs_it = is_waiting || idle < config.idle_timeout;
+        if needs_it && now - moved_at >= most {
+            ask_after *= 2;
+            ping(&inner.quic, config.connection_window);
         }
     }
 }
@@ -92,7 +110,7 @@ async fn probe_when_silent(inner: Weak<Inner>, flow: Arc<Flow>) {
                 flow.probe().note_probe();
                 let mut control = inner.control.lock().await;
                 // This is never given up half-way: what follows would be read as the rest of the frame.
-                let _ = control.write_all(&PROBE).await;
+                let _ = control.write_all(&frame::encode(RESERVED_FRAME, &[0; PROBE_BYTES])).await;
             }
             Some(nanoseconds) => sleep(Duration::from_nanos(nanoseconds)).await,
             // Nothing has come yet, or enough probes were sent.
@@ -105,6 +123,7 @@ async fn read_control(inner: Weak<Inner>) {
     let Some(quic) = inner.upgrade().map(|inner| inner.quic.clone()) else { return };
     while let Ok(recv) = quic.accept_uni().await {
         let (quic, inner) = (quic.clone(), inner.clone());
+        let Some(useless) = inner.upgrade().map(|inner| inner.useless.clone()) else { return };
         tokio::spawn(async move {
             let note = |message| {
                 let Some(inner) = inner.upgrade() else { return };
@@ -116,14 +135,14 @@ async fn read_control(inner: Weak<Inner>) {
                     _ => {}
                 }
             };
-            if let Err(error) = read_uni(recv, note).await {
+            if let Err(error) = read_uni(recv, &useless, note).await {
                 quic.close(stream_code(error.code), error.reason.as_bytes());
             }
         });
     }
 }
 
-async fn read_uni(mut recv: RecvStream, note: impl Fn(Message)) -> Result<(), Http3Error> {
+async fn read_uni(mut recv: RecvStream, useless: &Useless, note: impl Fn(Message)) -> Result<(), Http3Error> {
     let mut kind = [0];
     // The types that matter are one byte long; reserved ones are not read.
     if recv.read_exact(&mut kind).await.is_err() {
@@ -142,10 +161,11 @@ async fn read_uni(mut recv: RecvStream, note: impl Fn(Message)) -> Result<(), Ht
         }
         _ => {
             let _ = recv.stop(stream_code(code::STREAM_CREATION_ERROR));
-            return Ok(());
+            return useless.spend(1);
         }
     }
     while let Ok(Some(mut chunk)) = recv.read_chunk(4096, true).await {
+        useless.spend(1 + chunk.bytes.len() as u64 / 4)?;
         match u64::from(kind[0]) {
             stream_type::QPACK_ENCODER => qpack::handle_encoder_instructions(&chunk.bytes)?,
             stream_type::QPACK_DECODER => instructions.handle_data(&chunk.bytes)?,

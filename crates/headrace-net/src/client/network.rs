@@ -13,17 +13,20 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use crate::client::connection::Inner;
+use crate::client::farewell;
 use crate::quic::stream_code;
 
 /// The pause between two looks: a change of network is a burst of changes, and this leaves time for what follows.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The time for closing frames to leave at the end of the process.
-const CLOSING_TIME: Duration = Duration::from_millis(20);
+pub const CLOSING_TIME: Duration = Duration::from_millis(20);
 
 static CONNECTIONS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 /// The process that listens to the kernel; a child that was forked from it has to begin anew.
 static REGISTERED_BY: AtomicU32 = AtomicU32::new(0);
+/// The process that ends.
+static IS_LEAVING: AtomicU32 = AtomicU32::new(0);
 
 /// Lets the connection follow the network. Must run on the client's runtime.
 pub fn register(connection: Weak<Inner>) {
@@ -32,6 +35,7 @@ pub fn register(connection: Weak<Inner>) {
     connections.push(connection);
     drop(connections);
     if REGISTERED_BY.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
+        farewell::prepare();
         // Where the kernel refuses the socket, connections move only when they are told to.
         if let Some(socket) = listen() {
             tokio::spawn(run(socket));
@@ -41,15 +45,30 @@ pub fn register(connection: Weak<Inner>) {
 
 /// Closes every client connection of the process, and leaves the time for what says so to leave. Called at its end.
 pub fn close_all() {
+    if close_connections() > 0 {
+        std::thread::sleep(CLOSING_TIME);
+    }
+}
+
+/// The process ends: nobody is to hear how its answers ended.
+pub fn is_leaving() -> bool {
+    IS_LEAVING.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Closes every client connection of the process; how many were open. Their streams say nothing of it any more.
+pub fn leave() -> usize {
+    IS_LEAVING.store(std::process::id(), Ordering::Relaxed);
+    close_connections()
+}
+
+fn close_connections() -> usize {
     if REGISTERED_BY.load(Ordering::Relaxed) != std::process::id() {
-        return; // The connections are another process's.
+        return 0; // The connections are another process's.
     }
     let connections = CONNECTIONS.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
     let live: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
     let live = live.iter().filter(|each| each.quic.close_reason().is_none());
-    if live.map(|each| each.quic.close(stream_code(code::NO_ERROR), b"")).count() > 0 {
-        std::thread::sleep(CLOSING_TIME);
-    }
+    live.map(|each| each.quic.close(stream_code(code::NO_ERROR), b"")).count()
 }
 
 async fn run(socket: AsyncFd<OwnedFd>) {

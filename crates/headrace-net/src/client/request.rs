@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::client::clock::monotonic_ns;
 use crate::client::connection::{self, Handle, Inner};
+use crate::client::network;
 use crate::client::stream::{Answer, Chunk, Options, RequestBody, ResponseStream};
 use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
 use crate::quic::stream_code;
@@ -78,6 +79,9 @@ pub fn start(
             error = answer.abandoned(options.abandon_after) => Err(error),
             result = run(&connection, &answer, &head, pieces, options.may_be_early) => result,
         };
+        if network::is_leaving() {
+            std::future::pending::<()>().await;
+        }
         answer.set_end(result);
     });
     stream
@@ -108,6 +112,17 @@ async fn run(
     exchange(handle, &*handle.reached().await?, answer, head, body).await
 }
 
+/// Resolves when the server is taken for gone. An answer that has a key is worth waiting for as long as the connection
+/// lasts: its server keeps it a while for a client that comes back.
+async fn given_up(connection: &Inner, head: &RequestHead) -> Error {
+    let mut suspicion = connection.suspicion.subscribe();
+    let is_kept = head.headers.contains_key("idempotency-key");
+    if is_kept || suspicion.wait_for(|is_suspect| *is_suspect).await.is_err() {
+        return std::future::pending().await;
+    }
+    Error::new(Kind::ConnectionLost, "the server has acknowledged nothing for seconds")
+}
+
 async fn exchange(
     handle: &Handle,
     connection: &Inner,
@@ -124,17 +139,25 @@ async fn exchange(
     let (send, recv) = handle.open_stream(connection).await?;
     let id = VarInt::from(send.id()).into_inner();
     answer.update(|state| (state.stream, state.is_early_data) = (Some(id), recv.is_0rtt()));
-    let mut reader = AnswerGuard(MessageReader::new(recv, connection.max_head_bytes));
-    let reading = read_answer(connection, answer, &mut reader.0, head);
-    tokio::pin!(reading);
+    let mut reader =
+        AnswerGuard(MessageReader::new(recv, connection.max_head_bytes, connection.useless.clone()));
+    let exchanging = async {
+        let reading = read_answer(connection, answer, &mut reader.0, head);
+        tokio::pin!(reading);
+        tokio::select! {
+            biased;
+            result = &mut reading => result,
+            // An answer may come, and end, before the request is through.
+            sent = send_request(send, head, body) => match sent {
+                Ok(()) => reading.await,
+                Err(error) => Err(error),
+            },
+        }
+    };
     let result = tokio::select! {
         biased;
-        result = &mut reading => result,
-        // An answer may come, and end, before the request is through.
-        sent = send_request(send, head, body) => match sent {
-            Ok(()) => reading.await,
-            Err(error) => Err(error),
-        },
+        result = exchanging => result,
+        error = given_up(connection, head) => Err(error),
     };
     result.map_err(|error| if connection.is_refused(id) { Kind::Refused.into() } else { error })
 }

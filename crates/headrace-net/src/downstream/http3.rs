@@ -17,7 +17,9 @@ use headrace_core::events::Piece;
 use headrace_core::http3::{code, frame, message, priority, varint};
 use http::{HeaderMap, StatusCode};
 use quinn::{SendStream, StoppedError, VarInt, WriteError};
+use tokio::sync::watch;
 
+use crate::downstream::send_window::SendWindow;
 use crate::gone::Gone;
 use crate::quic::stats::{Tally, Transport};
 use crate::quic::{gone, reading_time, stream_code};
@@ -31,6 +33,8 @@ type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>>
 pub struct Sender {
     connection: quinn::Connection,
     tally: Arc<Tally>,
+    window: Arc<SendWindow>,
+    suspicion: watch::Receiver<bool>,
     send: SendStream,
     /// Frames that quinn has no room for yet.
     waiting: VecDeque<Bytes>,
@@ -49,6 +53,8 @@ impl Sender {
     pub fn new(
         connection: quinn::Connection,
         tally: Arc<Tally>,
+        window: Arc<SendWindow>,
+        suspicion: watch::Receiver<bool>,
         send: SendStream,
         urgency: Arc<AtomicU8>,
     ) -> Self {
@@ -56,6 +62,8 @@ impl Sender {
         Self {
             connection,
             tally,
+            window,
+            suspicion,
             send,
             waiting: VecDeque::new(),
             batch: BytesMut::new(),
@@ -85,6 +93,10 @@ impl Sender {
             self.batch.put_slice(piece.held);
             self.batch.put_slice(piece.fresh);
             self.queued += length;
+            // What waits does so in few pieces: each costs some hundred bytes beside its own.
+            if self.batch.len() >= COPY_BELOW {
+                self.close_batch();
+            }
         } else {
             self.close_batch();
             self.queue_frame(Bytes::from([piece.held, piece.fresh].concat()));
@@ -103,7 +115,9 @@ impl Sender {
 
     /// Hands what is queued to quinn; pending while quinn has no room for all of it.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        self.close_batch();
+        if self.waiting.is_empty() {
+            self.close_batch();
+        }
         if self.waiting.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -114,12 +128,17 @@ impl Sender {
             match written {
                 Poll::Ready(Ok(written)) => {
                     self.taken += written.bytes as u64;
+                    self.window.note_taken(written.bytes as u64);
                     self.waiting.drain(..written.chunks);
+                    if self.waiting.is_empty() {
+                        self.close_batch();
+                    }
                 }
                 Poll::Ready(Err(WriteError::ConnectionLost(error))) => return Poll::Ready(Err(gone(&error))),
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Gone::Stopped)),
+                Poll::Pending if self.window.handle_blocked() => {}
                 Poll::Pending => {
-                    self.queued = self.waiting.iter().map(Bytes::len).sum();
+                    self.queued = self.waiting.iter().map(Bytes::len).sum::<usize>() + self.batch.len();
                     return Poll::Pending;
                 }
             }
@@ -143,6 +162,11 @@ impl Sender {
             }
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// Whether the client is suspect, now and from now on.
+    pub fn suspicion(&self) -> watch::Receiver<bool> {
+        self.suspicion.clone()
     }
 
     /// Ends the stream (FIN). Everything must be flushed before.

@@ -4,6 +4,7 @@
 //! waiting; and whether the client stopped or was lost.
 
 pub mod http3;
+pub mod send_window;
 pub mod tcp;
 
 use std::future::poll_fn;
@@ -12,10 +13,27 @@ use std::time::Duration;
 
 use headrace_core::events::Piece;
 use http::{HeaderMap, StatusCode};
+use tokio::sync::watch;
 
 use crate::gone::Gone;
 use crate::quic::stats::Transport;
 use crate::replay::Writer;
+
+/// Whether a client is suspect, now and from now on.
+#[derive(Clone)]
+pub struct Suspicion(Option<watch::Receiver<bool>>);
+
+impl Suspicion {
+    /// Resolves when the client is as suspect as this; never, where nobody suspects.
+    pub async fn becomes(&mut self, is_suspect: bool) {
+        if let Some(suspicion) = &mut self.0
+            && suspicion.wait_for(|now| *now == is_suspect).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
 
 /// One answer being written.
 pub enum Downstream {
@@ -84,6 +102,22 @@ impl Downstream {
     /// The answer broke off; does nothing after `finish`.
     pub fn reset(&mut self, code: u64) {
         each!(self, sender => sender.reset(code));
+    }
+
+    /// What may wait for the transport; then the model server is not read any more. `stream`: what one stream may have.
+    pub fn budget(&self, stream: usize) -> usize {
+        match self {
+            Downstream::Http3(_) | Downstream::Tcp(_) => stream,
+            Downstream::Record(writer) => writer.budget(),
+        }
+    }
+
+    /// Whether the client is suspect: it owes acknowledgements for too long. TCP has its own ways of finding out.
+    pub fn suspicion(&self) -> Suspicion {
+        match self {
+            Downstream::Http3(sender) => Suspicion(Some(sender.suspicion())),
+            Downstream::Tcp(_) | Downstream::Record(_) => Suspicion(None),
+        }
     }
 
     pub async fn gone(&mut self) -> Gone {

@@ -23,6 +23,9 @@ use crate::gone::Gone;
 /// The time between a last error event and the connection's end: hyper needs a turn to write the event.
 const WRITING_TIME: Duration = Duration::from_millis(50);
 
+/// What a frame costs that waits, beside its bytes.
+const FRAME_COST: usize = 128;
+
 /// The end of a body that broke off: hyper resets the HTTP/2 stream, or closes the HTTP/1.1 connection without the
 /// last chunk.
 #[derive(Debug)]
@@ -194,7 +197,7 @@ impl Sender {
 
     fn push(&mut self, size: usize, frame: Frame<Bytes>) {
         let mut queue = self.shared.lock();
-        queue.bytes += size;
+        queue.bytes += size + FRAME_COST;
         queue.frames.push_back(frame);
         wake(&mut queue.body_waker);
     }
@@ -228,7 +231,7 @@ impl http_body::Body for Body {
         let mut queue = self.0.lock();
         if let Some(frame) = queue.frames.pop_front() {
             let size = frame.data_ref().map_or(0, Bytes::len);
-            queue.bytes -= size;
+            queue.bytes -= size + FRAME_COST;
             queue.taken += size as u64;
             wake(&mut queue.flush_waker);
             return Poll::Ready(Some(Ok(frame)));

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_core::events::Piece;
-use headrace_core::memory::KeptBody;
 use headrace_core::relay::{Cause, ends};
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, Method, StatusCode};
@@ -23,10 +23,14 @@ use crate::gone::Gone;
 use crate::relay::report::{End, RelayReport};
 use crate::relay::{self, ClientSide, RelayRequest, playback};
 use crate::replay::Reader;
+use crate::shares::KeptBody;
 use crate::worker::{self, Active, Worker};
 
 /// How long an answer may wait for the client's last acknowledgement before its slot is given back.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An answer of a handler's own with fewer bytes is read at once, or never.
+const SHORT_ANSWER: u64 = 4096;
 
 /// The connection's end of an exchange: does what the handler commands.
 pub struct Driver {
@@ -43,8 +47,8 @@ pub struct Driver {
     body_error: Option<Error>,
     /// The server went away before the answer was complete.
     is_cut: bool,
-    /// Counts this exchange among those that run.
-    _active: Active,
+    /// Counts this exchange among those that run, and holds its share of what is scarce.
+    active: Active,
 }
 
 /// Makes an exchange and the driver of its connection.
@@ -64,7 +68,7 @@ pub fn pair(
     let progress = Arc::new(Progress::default());
     let is_head_request = request.head.method == Method::HEAD;
     let ready_body = kept_body.as_ref().map(|kept| kept.bytes.clone());
-    let exchange = Exchange::new(active.id(), request, progress.clone(), ready_body, sender, worker.clone());
+    let exchange = Exchange::new(&active, request, progress.clone(), ready_body, sender, worker.clone());
     let driver = Driver {
         down,
         body,
@@ -76,7 +80,7 @@ pub fn pair(
         kept_body,
         body_error,
         is_cut: false,
-        _active: active,
+        active,
     };
     (exchange, driver)
 }
@@ -86,6 +90,7 @@ impl Driver {
     /// the client was gone before that.
     pub async fn run(mut self) -> Option<Gone> {
         let expired = self.worker.reached(worker::Phase::Expired);
+        let share = self.active.share.clone();
         let mut has_time = true;
         tokio::pin!(expired);
         while !matches!(self.progress.phase(), Phase::Finished | Phase::Reset) {
@@ -106,11 +111,19 @@ impl Driver {
                         self.reset(Kind::GatewayDraining.h3_code());
                     }
                 }
+                // As above.
+                () = share.lost(), if self.progress.phase() == Phase::Answering => {
+                    self.reset(Kind::Overloaded.h3_code());
+                }
             }
         }
         if self.progress.phase() == Phase::Finished {
             // The slot, and a drain that waits for it, belong to this answer until the client has it.
-            let _ = tokio::time::timeout(DELIVERY_TIMEOUT, self.down.delivered()).await;
+            share.wait();
+            tokio::select! {
+                _ = tokio::time::timeout(DELIVERY_TIMEOUT, self.down.delivered()) => {}
+                () = share.lost() => {}
+            }
         }
         self.gone
     }
@@ -162,8 +175,11 @@ impl Driver {
         }
         let timeout = self.worker.config.timeouts.request_s;
         let read = tokio::time::timeout(timeout, self.body.read_all(&self.worker));
+        let share = self.active.share.clone();
+        share.wait();
         let body = tokio::select! {
             body = read => body.unwrap_or_else(|_| Err(Kind::RequestTimeout.into()))?,
+            () = share.lost() => return Err(displaced()),
             gone = self.down.gone() => return Err(self.set_gone(gone)),
             () = self.inbox.abandoned() => return Err(self.abandon()),
             () = self.worker.reached(worker::Phase::Expired) => {
@@ -171,6 +187,7 @@ impl Driver {
                 return Err(Kind::GatewayDraining.into());
             }
         };
+        share.go_on();
         Ok(self.kept_body.insert(body).bytes.clone())
     }
 
@@ -184,6 +201,7 @@ impl Driver {
         self.worker.finish_headers(&mut headers);
         self.down.queue_head(status, &headers);
         self.progress.set_phase(Phase::Answering);
+        self.active.share.note_served();
         Ok(())
     }
 
@@ -252,6 +270,7 @@ impl Driver {
             down: &mut self.down,
             abandoned: Box::pin(self.inbox.abandoned()),
             worker: &self.worker,
+            share: Some(self.active.share.clone()),
             progress: &self.progress,
             kept_body: &mut self.kept_body,
             is_head_request: self.is_head_request,
@@ -275,18 +294,39 @@ impl Driver {
 
     /// Waits until at most `rest` bytes are queued.
     async fn flush(&mut self, rest: usize) -> Result<(), Error> {
-        let stalled = self.worker.config.timeouts.stalled_reader_s;
+        let timeouts = &self.worker.config.timeouts;
+        let is_short = self.progress.bytes.load(Ordering::Relaxed) < SHORT_ANSWER;
+        let stalled = if is_short { timeouts.short_answer_s } else { timeouts.stalled_reader_s };
+        let share = self.active.share.clone();
+        let mut suspicion = self.down.suspicion();
         let down = &mut self.down;
         let flushed = std::future::poll_fn(|cx| match down.poll_flush(cx) {
-            std::task::Poll::Pending if down.queued() <= rest && rest > 0 => std::task::Poll::Ready(Ok(())),
-            other => other,
+            Poll::Pending if down.queued() <= rest && rest > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => {
+                share.wait();
+                Poll::Pending
+            }
+            flushed => flushed,
         });
         let result = tokio::select! {
+            biased;
             result = tokio::time::timeout(stalled, flushed) => result,
             () = self.inbox.abandoned() => return Err(self.abandon()),
+            () = suspicion.becomes(true) => {
+                let error = self.set_gone(Gone::Lost);
+                self.reset(Kind::Lost.h3_code());
+                return Err(error);
+            }
+            () = share.lost() => {
+                self.reset(Kind::Overloaded.h3_code());
+                return Err(displaced());
+            }
         };
         match result {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                share.go_on();
+                Ok(())
+            }
             Ok(Err(gone)) => Err(self.set_gone(gone)),
             Err(_) => {
                 self.reset(Kind::ClientStalled.h3_code());
@@ -328,10 +368,16 @@ impl Drop for Driver {
     }
 }
 
-/// Resolves when the client is gone: it stopped the answer, or reset the request.
+fn displaced() -> Error {
+    Error::new(Kind::Overloaded, "its place was needed for somebody who waits less")
+}
+
+/// Resolves when the client is gone: it stopped the answer, or reset the request, or is suspect.
 async fn wait_gone(down: &mut Downstream, body: &mut RequestBody) -> Gone {
+    let mut suspicion = down.suspicion();
     tokio::select! {
         gone = down.gone() => gone,
         gone = body.reset() => gone,
+        () = suspicion.becomes(true) => Gone::Lost,
     }
 }

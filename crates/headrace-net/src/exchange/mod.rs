@@ -10,10 +10,11 @@ pub mod driver;
 pub mod request_body;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use headrace_core::http3::message::RequestHead;
+use headrace_core::shares::Owner;
 use headrace_core::{Error, Kind};
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
@@ -25,7 +26,8 @@ pub use crate::relay::progress::{Phase, Progress};
 use crate::relay::report::RelayReport;
 use crate::replay::Reader;
 use crate::reply::Reply;
-use crate::worker::Worker;
+use crate::shares::ExchangeShare;
+use crate::worker::{Active, Worker};
 
 /// What the client asked, but for the body.
 #[derive(Clone, Debug)]
@@ -103,12 +105,14 @@ pub struct Exchange {
     commands: mpsc::Sender<Command>,
     worker: Arc<Worker>,
     runtime: Handle,
+    /// What it holds of what is scarce, as long as its driver runs.
+    share: Weak<ExchangeShare>,
 }
 
 impl Exchange {
     /// Must run on the worker's runtime.
     pub fn new(
-        id: u64,
+        active: &Active,
         request: Request,
         progress: Arc<Progress>,
         ready_body: Option<Bytes>,
@@ -116,7 +120,15 @@ impl Exchange {
         worker: Arc<Worker>,
     ) -> Self {
         let (request, ready_body, runtime) = (Arc::new(request), Mutex::new(ready_body), Handle::current());
-        Self { id, request, progress, ready_body, commands, worker, runtime }
+        let (id, share) = (active.id, Arc::downgrade(&active.share));
+        Self { id, request, progress, ready_body, commands, worker, runtime, share }
+    }
+
+    /// Whoever has this API key owns it, and its connection, from now on: that is who shares what is scarce.
+    pub fn own(&self, key: &str) {
+        if let Some(share) = self.share.upgrade() {
+            share.own(&Owner::Key(key.into()));
+        }
     }
 
     /// The worker that serves the exchange, and the runtime of its thread.

@@ -5,13 +5,14 @@
 //! §4.1.2).
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use headrace_core::complete::{self, Stop};
 use headrace_core::fields::{self, BodyLength};
+use headrace_core::http2::SMALL_DATA;
 use headrace_core::http3::{code, message};
-use headrace_core::memory::{Charge, KeptBody};
 use headrace_core::{Error, Kind};
 use http::HeaderMap;
 use http_body::Body as _;
@@ -19,12 +20,15 @@ use http_body::Body as _;
 use crate::gone::Gone;
 use crate::quic::gone;
 use crate::quic::message::{MessageReader, Part, ReadFailure, breach};
+use crate::quic::useless::Useless;
+use crate::shares::{ExchangeShare, KeptBody};
 use crate::worker::Worker;
 
 pub enum Source {
     Http3 {
         reader: MessageReader,
         quic: quinn::Connection,
+        useless: Arc<Useless>,
     },
     /// `is_http2`: hyper ends a body of HTTP/2 also where the client reset its stream with NO_ERROR.
     Hyper {
@@ -44,15 +48,15 @@ pub struct RequestBody {
     source: Source,
     declared: Result<Option<u64>, fields::BadLength>,
     /// What has come so far: a read that was given up goes on from here.
-    collected: BytesMut,
-    charge: Option<Charge>,
+    collected: Vec<u8>,
+    share: Arc<ExchangeShare>,
     is_read: bool,
 }
 
 impl RequestBody {
-    pub fn new(source: Source, headers: &HeaderMap) -> Self {
+    pub fn new(source: Source, headers: &HeaderMap, share: Arc<ExchangeShare>) -> Self {
         let declared = fields::content_length(headers);
-        Self { source, declared, collected: BytesMut::new(), charge: None, is_read: false }
+        Self { source, declared, collected: Vec::new(), share, is_read: false }
     }
 
     /// Reads the whole body. Cancel-safe.
@@ -69,7 +73,6 @@ impl RequestBody {
         }
         let mut length = BodyLength::new(declared);
         let _ = length.handle_data(self.collected.len());
-        let charge = self.charge.get_or_insert_with(|| worker.shared.memory.charge());
         let stop = loop {
             let data = match next(&mut self.source, worker.config.limits.max_head_bytes).await? {
                 Next::Data(data) => data,
@@ -81,16 +84,26 @@ impl RequestBody {
             if self.collected.len() + data.len() > limit {
                 return Err(Kind::BodyTooLarge.into());
             }
-            if !charge.grow(data.len()) {
-                return Err(Error::new(Kind::Overloaded, "limits.max_buffered_bytes is reached"));
-            }
+            self.make_room(data.len(), declared)?;
             self.collected.extend_from_slice(&data);
         };
         self.is_read = true;
         complete::check(stop, &length, false)
             .map_err(|what| Error::new(Kind::BodyIncomplete, what.to_string()))?;
-        let bytes = std::mem::take(&mut self.collected).freeze();
-        Ok(KeptBody::new(bytes, self.charge.take()))
+        let bytes = Bytes::from(std::mem::take(&mut self.collected));
+        Ok(KeptBody::new(bytes, self.share.clone()))
+    }
+
+    /// What is allocated counts, not what is filled: twice as much each time, and no more than was declared.
+    fn make_room(&mut self, more: usize, declared: Option<u64>) -> Result<(), Error> {
+        let (room, needed) = (self.collected.capacity(), self.collected.len() + more);
+        if needed > room {
+            let most = declared.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
+            let next = needed.max((room * 2).min(most));
+            self.share.grow_body(next - room)?;
+            self.collected.reserve_exact(next - self.collected.len());
+        }
+        Ok(())
     }
 
     /// The result of [`RequestBody::read_all`], when there is one without waiting: most bodies are small, and come with
@@ -125,8 +138,17 @@ impl RequestBody {
 
 async fn next(source: &mut Source, max_trailer_bytes: usize) -> Result<Next, Error> {
     match source {
-        Source::Http3 { reader, quic } => match reader.next().await {
-            Ok(Part::Data { bytes, .. }) => Ok(Next::Data(bytes)),
+        Source::Http3 { reader, quic, useless } => match reader.next().await {
+            Ok(Part::Data { bytes, is_first }) => {
+                // A body in crumbs costs more to read than it brings.
+                if is_first
+                    && bytes.len() < SMALL_DATA
+                    && let Err(error) = useless.spend(1)
+                {
+                    return Err(translate(quic, ReadFailure::Http3(error)));
+                }
+                Ok(Next::Data(bytes))
+            }
             Ok(Part::End) => Ok(Next::Stopped(Stop::Framed)),
             // Trailers are checked, and end here: our own framing upstream has no place for them.
             Ok(Part::Fields(section)) => match message::decode_trailers(&section, max_trailer_bytes) {

@@ -19,11 +19,16 @@ use headrace_core::recovery::address::ClientAddress;
 use quinn::{RecvStream, SendStream, VarInt};
 use tokio::sync::watch;
 
+use crate::downstream::send_window::SendWindow;
 use crate::exchange::Handler;
+use crate::http3::monitor::{Connections, Monitor};
 use crate::http3::request;
 use crate::quic::message;
+use crate::quic::session::Peer;
 use crate::quic::stats::Tally;
+use crate::quic::useless::Useless;
 use crate::quic::{reading_time, stream_code};
+use crate::shares::ConnectionShare;
 use crate::worker::{Phase, Worker};
 
 /// The first GOAWAY promises nothing yet: any request that is on its way is still taken.
@@ -38,9 +43,13 @@ pub struct Connection {
     pub tally: Arc<Tally>,
     /// Takes the exchanges.
     pub handler: Handler,
+    pub share: Arc<ConnectionShare>,
+    pub window: Arc<SendWindow>,
+    pub useless: Arc<Useless>,
+    pub monitor: Monitor,
     state: Mutex<State>,
     /// How many request streams are being served.
-    open: AtomicU64,
+    pub open: AtomicU64,
 }
 
 struct State {
@@ -58,6 +67,33 @@ struct State {
 }
 
 impl Connection {
+    fn new(worker: &Worker, handler: Handler, beginning: Beginning) -> Self {
+        let Beginning { quic, handshake, share, peer } = beginning;
+        let limits = &worker.config.limits;
+        let now = Instant::now();
+        let state = State {
+            urgencies: HashMap::new(),
+            cancels: Budget::new(limits.cancel_burst, limits.cancels_per_second, now),
+            next_stream: 0,
+            goaway: None,
+            last_used: now,
+            address: ClientAddress::new(quic.remote_address()),
+            critical: [false; 4],
+        };
+        Self {
+            window: Arc::new(SendWindow::new(quic.clone(), share.clone(), limits)),
+            useless: Arc::new(Useless::new(limits.useless_burst, limits.useless_per_second)),
+            monitor: Monitor::new(peer, &worker.config),
+            tally: Arc::default(),
+            state: Mutex::new(state),
+            open: AtomicU64::new(0),
+            quic,
+            handshake,
+            handler,
+            share,
+        }
+    }
+
     /// Announces the credit of a stream that has ended (MAX_STREAMS), when the client may need it: quinn keeps
     /// it back until an eighth of the limit is due, and a client at the limit would wait for that. Setting the
     /// limit is what makes quinn look.
@@ -117,26 +153,19 @@ impl Connection {
     }
 }
 
+/// What a connection begins with.
+pub struct Beginning {
+    pub quic: quinn::Connection,
+    pub handshake: watch::Receiver<bool>,
+    pub share: Arc<ConnectionShare>,
+    pub peer: Arc<Peer>,
+}
+
 /// Serves a connection until it ends.
-pub async fn serve(
-    worker: Arc<Worker>,
-    handler: Handler,
-    quic: quinn::Connection,
-    handshake: watch::Receiver<bool>,
-) {
+pub async fn serve(worker: Arc<Worker>, handler: Handler, beginning: Beginning, all: &Connections) {
     let limits = &worker.config.limits;
-    let now = Instant::now();
-    let state = State {
-        urgencies: HashMap::new(),
-        cancels: Budget::new(limits.cancel_burst, limits.cancels_per_second, now),
-        next_stream: 0,
-        goaway: None,
-        last_used: now,
-        address: ClientAddress::new(quic.remote_address()),
-        critical: [false; 4],
-    };
-    let (state, open) = (Mutex::new(state), AtomicU64::new(0));
-    let connection = Arc::new(Connection { quic, handshake, tally: Arc::default(), handler, state, open });
+    let connection = Arc::new(Connection::new(&worker, handler, beginning));
+    all.add(&connection);
     let Ok(control) = open_control(&connection, limits.max_head_bytes as u64).await else { return };
     let mut phase = worker.shared.phase.clone();
     let goaway = say_goaway(worker.clone(), connection.clone(), control);
@@ -155,11 +184,17 @@ pub async fn serve(
                 Err(_) => break,
             },
             () = &mut goaway => break,
+            () = connection.share.loss.lost() => {
+                // RFC 9114 §5.2 would have it told before; but it does nothing, and somebody else waits.
+                connection.quic.close(stream_code(code::NO_ERROR), b"its place was needed");
+                break;
+            }
             _ = phase.wait_for(|phase| *phase == Phase::Closed) => break,
         }
     }
     let is_complete = *connection.handshake.borrow();
-    if is_complete && let Some(quinn::ConnectionError::LocallyClosed) = connection.quic.close_reason() {
+    let is_ours = matches!(connection.quic.close_reason(), Some(quinn::ConnectionError::LocallyClosed));
+    if is_complete && is_ours && !connection.share.loss.is_lost() {
         worker.shared.counters.breaches_total.fetch_add(1, Ordering::Relaxed);
     }
     connection.quic.close(stream_code(code::NO_ERROR), b"");
@@ -204,6 +239,9 @@ fn accept_request(
         drop(state);
         let open = connection.open.fetch_sub(1, Ordering::Relaxed);
         connection.announce_streams(open, limit);
+        if open == 1 {
+            connection.window.shrink();
+        }
     });
 }
 
@@ -273,13 +311,16 @@ async fn handle_uni(
         _ => {
             // Reserved and unknown types are not read (RFC 9114 §6.2).
             let _ = recv.stop(stream_code(code::STREAM_CREATION_ERROR));
-            return Ok(());
+            return connection.useless.spend(1);
         }
     }
     let mut control = Control::new(Role::Server);
     let mut frames = frame::Decoder::new(frame::On::Control, 0);
     let mut instructions = qpack::DecoderInstructions::default();
     while let Ok(Some(chunk)) = recv.read_chunk(4096, true).await {
+        if kind != stream_type::CONTROL {
+            connection.useless.spend(1 + chunk.bytes.len() as u64 / 4)?;
+        }
         match kind {
             stream_type::QPACK_ENCODER => qpack::handle_encoder_instructions(&chunk.bytes)?,
             stream_type::QPACK_DECODER => instructions.handle_data(&chunk.bytes)?,
@@ -300,7 +341,11 @@ fn handle_control(
     mut bytes: Bytes,
 ) -> Result<(), Http3Error> {
     loop {
-        match frames.poll(&mut bytes) {
+        let frame = frames.poll(&mut bytes);
+        if let Ok(Some(_)) = frame {
+            connection.useless.spend(1)?;
+        }
+        match frame {
             Ok(Some(Frame::Control { kind, payload })) => {
                 if let Message::Priority { stream, urgency } = control.handle_frame(kind, &payload)? {
                     connection.set_urgency(worker, stream, urgency)?;

@@ -2,4 +2,5 @@
 
 pub mod connection;
 pub mod listener;
+mod monitor;
 pub mod request;

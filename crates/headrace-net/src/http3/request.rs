@@ -3,8 +3,10 @@
 //! In: a request stream. Out: an [`crate::exchange::Exchange`] for the handler, and the driver run to its
 //! end; or an answer of our own when the head cannot be used.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Poll;
 
 use headrace_core::events::Piece;
 use headrace_core::http3::code::Scope;
@@ -33,21 +35,16 @@ pub async fn serve(
     urgency: Arc<AtomicU8>,
 ) {
     let limits = &worker.config.limits;
-    let max_head_bytes = limits.max_head_bytes;
-    let mut reader = MessageReader::new(recv, max_head_bytes);
-    let sender = Sender::new(connection.quic.clone(), connection.tally.clone(), send, urgency.clone());
-    let timeout = worker.config.timeouts.request_s;
-    let head = match tokio::time::timeout(timeout, read_head(&mut reader, max_head_bytes, limits.max_fields))
-        .await
-    {
-        Ok(Ok(head)) => head,
-        Ok(Err(failure)) => return refuse(&worker, &connection, sender, reader, failure).await,
-        Err(_) => {
-            let refusal = Refusal::answer(Kind::RequestTimeout, reader.begun_request().await);
-            return refuse(&worker, &connection, sender, reader, refusal).await;
-        }
+    let mut reader = MessageReader::new(recv, limits.max_head_bytes, connection.useless.clone());
+    let (quic, tally, window) =
+        (connection.quic.clone(), connection.tally.clone(), connection.window.clone());
+    let suspicion = connection.monitor.suspicion();
+    let sender = Sender::new(quic, tally, window, suspicion, send, urgency.clone());
+    let head = match wait_head(&worker, &connection, &mut reader).await {
+        Ok(head) => head,
+        Err(failure) => return refuse(&worker, &connection, sender, reader, failure).await,
     };
-    let active = match worker.begin_exchange() {
+    let active = match worker.begin_exchange(&connection.share, &head.path) {
         Ok(active) => active,
         Err(error) => {
             let request = Begun { is_head_request: head.method == Method::HEAD, path: head.path };
@@ -66,7 +63,8 @@ pub async fn serve(
         worker.shared.counters.early_requests_total.fetch_add(1, Ordering::Relaxed);
     }
     let client = connection.client_address();
-    let body = RequestBody::new(Source::Http3 { reader, quic: connection.quic.clone() }, &head.headers);
+    let source = Source::Http3 { reader, quic: connection.quic.clone(), useless: connection.useless.clone() };
+    let body = RequestBody::new(source, &head.headers, active.share.clone());
     let request = Request { head, protocol: Protocol::Http3, client, early_data };
     let (exchange, driver) = driver::pair(request, Downstream::Http3(sender), body, worker.clone(), active);
     connection.handler.handle_exchange(exchange);
@@ -83,6 +81,34 @@ enum Refusal {
     Breach(Http3Error),
     /// The client is gone.
     Silent,
+    /// Its place was needed before its head was there: the client may send it again.
+    Displaced,
+}
+
+/// Reads the head, as long as that may take. A head that does not come at once takes a place among those that wait.
+async fn wait_head(
+    worker: &Worker,
+    connection: &Connection,
+    reader: &mut MessageReader,
+) -> Result<RequestHead, Refusal> {
+    {
+        let limits = &worker.config.limits;
+        let reading = read_head(reader, limits.max_head_bytes, limits.max_fields);
+        tokio::pin!(reading);
+        if let Poll::Ready(head) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
+            return head;
+        }
+        let Ok(place) = worker.shared.tables.heads.take_waiting(connection.share.owner()) else {
+            worker.count_refused();
+            return Err(Refusal::Displaced);
+        };
+        tokio::select! {
+            head = reading => return head,
+            () = place.loss.lost() => return Err(Refusal::Displaced),
+            () = tokio::time::sleep(worker.config.timeouts.request_s) => {}
+        }
+    }
+    Err(Refusal::answer(Kind::RequestTimeout, reader.begun_request().await))
 }
 
 impl Refusal {
@@ -134,6 +160,11 @@ async fn refuse(
 ) {
     match refusal {
         Refusal::Silent => connection.count_cancel(),
+        Refusal::Displaced => {
+            sender.reset(code::REQUEST_REJECTED);
+            reader.stop(code::REQUEST_REJECTED);
+            connection.count_cancel();
+        }
         Refusal::Breach(error) => {
             connection.breach(error);
             if error.scope == Scope::Stream {
@@ -148,8 +179,11 @@ async fn refuse(
             if !request.is_head_request {
                 sender.queue_data(&Piece::whole(&body, false));
             }
-            if std::future::poll_fn(|cx| sender.poll_flush(cx)).await.is_ok() {
+            // It is read at once, or not at all: what it holds has no place of its own.
+            if let Poll::Ready(Ok(())) = poll_fn(|cx| Poll::Ready(sender.poll_flush(cx))).await {
                 sender.finish();
+            } else {
+                sender.reset(error.kind.h3_code());
             }
             connection.count_cancel();
         }

@@ -5,6 +5,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use headrace_core::http3::{Http3Error, code, message};
 use quinn::{ConnectionError, ReadError, RecvStream};
 
 use crate::quic::stream_code;
+use crate::quic::useless::Useless;
 
 /// The most bytes that are taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -70,10 +72,12 @@ pub struct MessageReader {
     has_head: bool,
     has_trailers: bool,
     is_ended: bool,
+    useless: Arc<Useless>,
 }
 
 impl MessageReader {
-    pub fn new(recv: RecvStream, max_head_bytes: usize) -> Self {
+    /// `useless`: the connection's budget of frames that move nothing on.
+    pub fn new(recv: RecvStream, max_head_bytes: usize, useless: Arc<Useless>) -> Self {
         Self {
             recv,
             decoder: frame::Decoder::new(frame::On::Request, max_head_bytes),
@@ -81,6 +85,7 @@ impl MessageReader {
             has_head: false,
             has_trailers: false,
             is_ended: false,
+            useless,
         }
     }
 
@@ -96,7 +101,11 @@ impl MessageReader {
     pub async fn next(&mut self) -> Result<Part, ReadFailure> {
         loop {
             if let Some(frame) = self.decoder.poll(&mut self.input)? {
-                return self.order(frame);
+                match self.order(frame)? {
+                    Some(part) => return Ok(part),
+                    None => self.useless.spend(1).map_err(ReadFailure::Http3)?,
+                }
+                continue;
             }
             match self.recv.read_chunk(READ_BYTES, true).await {
                 Ok(Some(chunk)) => self.input = chunk.bytes,
@@ -158,7 +167,8 @@ impl MessageReader {
         self.recv.is_0rtt()
     }
 
-    fn order(&mut self, frame: Frame) -> Result<Part, ReadFailure> {
+    /// The part that a frame is; `None`: it means nothing, where it is legal.
+    fn order(&mut self, frame: Frame) -> Result<Option<Part>, ReadFailure> {
         let unexpected =
             |reason| Err(ReadFailure::Http3(Http3Error::connection(code::FRAME_UNEXPECTED, reason)));
         match frame {
@@ -166,11 +176,13 @@ impl MessageReader {
             Frame::Headers(section) => {
                 self.has_trailers = self.has_head;
                 self.has_head = true;
-                Ok(Part::Fields(section))
+                Ok(Some(Part::Fields(section)))
             }
             Frame::Data { .. } if !self.has_head => unexpected("DATA before HEADERS"),
             Frame::Data { .. } if self.has_trailers => unexpected("DATA after the trailers"),
-            Frame::Data { bytes, is_first } => Ok(Part::Data { bytes, is_first }),
+            Frame::Data { bytes, .. } if bytes.is_empty() => Ok(None),
+            Frame::Data { bytes, is_first } => Ok(Some(Part::Data { bytes, is_first })),
+            Frame::Unknown => Ok(None),
             Frame::Control { .. } => unexpected("a control frame on a request stream"),
         }
     }

@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use headrace_core::events::dialects::Dialect;
 use headrace_core::events::{Piece, Splitter};
-use headrace_core::memory::KeptBody;
 use headrace_core::relay::ends::{self, Seen};
 use headrace_core::relay::{Action, Cause, Input, Relay, State};
 use headrace_core::{Error, Kind, fields};
 use http::{HeaderMap, StatusCode, header};
 use tokio::time::sleep;
 
-use crate::downstream::Downstream;
+use crate::downstream::{Downstream, Suspicion};
+use crate::gone::Gone;
+use crate::shares::{ExchangeShare, KeptBody};
 use crate::upstream::{self, Answer, AnswerBody, UpstreamRequest, Upstreams};
 use crate::worker::{Phase, Worker};
 use held::{HeldStatuses, is_held};
@@ -66,6 +67,8 @@ pub struct ClientSide<'a> {
     pub down: &'a mut Downstream,
     pub abandoned: Abandoned<'a>,
     pub worker: &'a Arc<Worker>,
+    /// `None`: there is no client, and no place that could be lost.
+    pub share: Option<Arc<ExchangeShare>>,
     pub progress: &'a Progress,
     /// The request's body, which is let go when the answer begins.
     pub kept_body: &'a mut Option<KeptBody>,
@@ -85,6 +88,8 @@ pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
         length: None,
         is_last_event_sent: false,
         expired: Some(Box::pin(client.worker.reached(Phase::Expired))),
+        displaced: displaced(client.share.clone()),
+        suspected: suspected(client.down.suspicion()),
         client,
         request,
     };
@@ -106,6 +111,37 @@ pub async fn run(client: ClientSide<'_>, request: RelayRequest) -> RelayReport {
     relaying.report
 }
 
+impl ClientSide<'_> {
+    /// The client has room for what there is.
+    fn note_reading(&self) {
+        if let Some(share) = &self.share {
+            share.go_on();
+        }
+    }
+
+    /// The client is to read before anything goes on.
+    fn note_waiting(&self) {
+        if let Some(share) = &self.share {
+            share.wait();
+        }
+    }
+}
+
+/// Resolves when the client is suspect. It is not polled again after that.
+fn suspected(mut suspicion: Suspicion) -> Expired {
+    Box::pin(async move { suspicion.becomes(true).await })
+}
+
+/// Resolves when the place is given to somebody else. It is not polled again after that.
+fn displaced(share: Option<Arc<ExchangeShare>>) -> Expired {
+    Box::pin(async move {
+        match share {
+            Some(share) => share.lost().await,
+            None => std::future::pending().await,
+        }
+    })
+}
+
 type Expired = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One answer that is being relayed.
@@ -123,6 +159,10 @@ struct Relaying<'a> {
     is_last_event_sent: bool,
     /// Resolves at the server's own end; `None` once it has.
     expired: Option<Expired>,
+    /// Its place is given to somebody else.
+    displaced: Expired,
+    /// The client is suspect: nobody can come back for an answer without a key.
+    suspected: Expired,
     client: ClientSide<'a>,
     request: RelayRequest,
 }
@@ -141,6 +181,8 @@ impl Relaying<'_> {
         let opened = tokio::select! {
             biased;
             () = heard(&mut self.expired) => return Seen::Expired,
+            () = &mut self.displaced => return Seen::Displaced,
+            () = &mut self.suspected => return Seen::Gone(Gone::Lost),
             gone = self.client.down.gone() => return Seen::Gone(gone),
             () = &mut self.client.abandoned => return Seen::Abandoned,
             opened = open => opened,
@@ -174,14 +216,20 @@ impl Relaying<'_> {
         body: &mut AnswerBody,
         watchdog: &mut Watchdog,
     ) -> Poll<Result<Seen, Error>> {
-        let budget = self.client.worker.config.limits.stream_budget_bytes;
+        let budget = self.client.down.budget(self.client.worker.config.limits.stream_budget_bytes);
         for turn in 0.. {
             let may_read = self.client.down.queued() < budget;
             let read = if may_read { self.poll_read(cx, body, watchdog) } else { Poll::Pending };
             match self.client.down.poll_flush(cx) {
-                Poll::Ready(Ok(())) => watchdog.handle_flushed(self.started, &mut self.report),
+                Poll::Ready(Ok(())) => {
+                    watchdog.handle_flushed(self.started, &mut self.report);
+                    self.client.note_reading();
+                }
                 Poll::Ready(Err(gone)) => return Poll::Ready(Ok(Seen::Gone(gone))),
-                Poll::Pending => watchdog.handle_blocked(self.client.down.taken()),
+                Poll::Pending => {
+                    watchdog.handle_blocked(self.client.down.taken());
+                    self.client.note_waiting();
+                }
             }
             match read {
                 Poll::Ready(Ok(true)) => {}
@@ -255,7 +303,7 @@ impl Relaying<'_> {
             match self.client.down.poll_flush(cx) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Seen::Flushed),
                 Poll::Ready(Err(gone)) => return Poll::Ready(Seen::Gone(gone)),
-                Poll::Pending => {}
+                Poll::Pending => self.client.note_waiting(),
             }
             if timer.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Seen::Stalled);
@@ -272,6 +320,12 @@ impl Relaying<'_> {
         }
         if let Poll::Ready(()) = std::pin::pin!(heard(&mut self.expired)).poll(cx) {
             return Poll::Ready(Seen::Expired);
+        }
+        if self.displaced.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Seen::Displaced);
+        }
+        if self.suspected.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Seen::Gone(Gone::Lost));
         }
         self.client.abandoned.as_mut().poll(cx).map(|()| Seen::Abandoned)
     }
@@ -343,6 +397,9 @@ impl Relaying<'_> {
         self.length = fields::content_length(&headers).ok().flatten();
         self.client.down.queue_head(answer.status, &headers);
         *self.client.kept_body = None;
+        if let Some(share) = &self.client.share {
+            share.note_served();
+        }
     }
 
     fn queue_error_event(&mut self) {

@@ -6,7 +6,9 @@
 //! in `headrace-core/relay/readers.rs`.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use headrace_core::events::Piece;
@@ -16,10 +18,12 @@ use headrace_core::replay::{Break, End as RecordEnd, Place, Record};
 use headrace_core::{Error, Kind};
 use tokio::time::{sleep, timeout};
 
-use crate::downstream::Downstream;
-use crate::relay::ClientSide;
+use crate::downstream::{Downstream, Suspicion};
+use crate::gone::Gone;
 use crate::relay::report::{End, RelayReport};
-use crate::replay::Reader;
+use crate::relay::{ClientSide, displaced};
+use crate::replay::{Buffer, Reader};
+use crate::shares::ExchangeShare;
 use crate::worker::Phase;
 
 /// Tells the record to the client, to its end.
@@ -35,13 +39,39 @@ pub async fn run(client: ClientSide<'_>, mut reader: Reader) -> RelayReport {
         last: None,
         report: RelayReport::begin(),
     };
-    let seen = if reader.is_late { Seen::Failed(Kind::Closed) } else { playback.tell(&reader).await };
-    if let Seen::Gone(gone) = seen {
-        reader.how = gone;
+    let lost = displaced(playback.client.share.clone());
+    let suspicion = playback.client.down.suspicion();
+    let buffer = reader.buffer.clone();
+    let seen = if reader.is_late {
+        Seen::Failed(Kind::Closed)
+    } else {
+        tokio::select! {
+            biased;
+            seen = playback.tell(&buffer) => seen,
+            () = lost => Seen::Displaced,
+            () = watch(suspicion, &mut reader) => Seen::Gone(Gone::Lost),
+        }
+    };
+    match seen {
+        Seen::Gone(gone) => reader.how = gone,
+        // It may come back for the rest when there is room.
+        Seen::Displaced => reader.how = Gone::Lost,
+        _ => {}
     }
     playback.end(seen).await;
     playback.report.duration = started.elapsed();
     playback.report
+}
+
+/// Tells the record's writer whether this client may be gone. Never resolves: what becomes of the answer is the
+/// writer's to decide, and a client that comes back reads on.
+async fn watch(mut suspicion: Suspicion, reader: &mut Reader) {
+    loop {
+        suspicion.becomes(true).await;
+        reader.set_silent(true);
+        suspicion.becomes(false).await;
+        reader.set_silent(false);
+    }
 }
 
 /// What a look into the record came to.
@@ -72,8 +102,7 @@ struct Playback<'a> {
 }
 
 impl Playback<'_> {
-    async fn tell(&mut self, reader: &Reader) -> Seen {
-        let buffer = &reader.buffer;
+    async fn tell(&mut self, buffer: &Buffer) -> Seen {
         loop {
             // This is asked for before the look, so that nothing that changes from here on is missed.
             let changed = buffer.changed();
@@ -90,12 +119,13 @@ impl Playback<'_> {
             }
             let stalled = self.client.worker.config.timeouts.stalled_reader_s;
             let flushed = tokio::select! {
-                flushed = flush(self.client.down, stalled) => flushed,
+                flushed = flush(self.client.down, self.client.share.as_ref(), stalled) => flushed,
                 () = &mut self.client.abandoned => return Seen::Abandoned,
             };
             if let Err(seen) = flushed {
                 return seen;
             }
+            self.client.note_reading();
             self.note_told(before, began);
             match look {
                 Look::Open => {}
@@ -112,7 +142,7 @@ impl Playback<'_> {
 
     /// Queues what is there, up to the stream's budget.
     fn take(&mut self, record: &Record) -> Look {
-        let ClientSide { down, worker, kept_body, is_head_request, .. } = &mut self.client;
+        let ClientSide { down, worker, share, kept_body, is_head_request, .. } = &mut self.client;
         if self.state == State::Waiting {
             let Some((status, headers)) = record.head() else {
                 let is_over = record.end().is_some();
@@ -120,6 +150,9 @@ impl Playback<'_> {
             };
             down.queue_head(status, headers);
             **kept_body = None;
+            if let Some(share) = share {
+                share.note_served();
+            }
             self.report.status = Some(status);
             self.report.head = Some(self.started.elapsed());
             self.state = State::Streaming;
@@ -223,10 +256,21 @@ impl Playback<'_> {
 
 /// Waits until everything that is queued is with the transport, as long as the client takes something within every
 /// `stalled`.
-async fn flush(down: &mut Downstream, stalled: Duration) -> Result<(), Seen> {
+async fn flush(
+    down: &mut Downstream,
+    share: Option<&Arc<ExchangeShare>>,
+    stalled: Duration,
+) -> Result<(), Seen> {
     loop {
         let taken = down.taken();
-        match timeout(stalled, poll_fn(|cx| down.poll_flush(cx))).await {
+        let flushed = poll_fn(|cx| {
+            let flushed = down.poll_flush(cx);
+            if let (Poll::Pending, Some(share)) = (&flushed, share) {
+                share.wait();
+            }
+            flushed
+        });
+        match timeout(stalled, flushed).await {
             Ok(flushed) => return flushed.map_err(Seen::Gone),
             Err(_) if down.taken() > taken => {}
             Err(_) => return Err(Seen::Stalled),

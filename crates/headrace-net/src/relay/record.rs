@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use headrace_core::memory::KeptBody;
 use tokio::runtime::Handle;
 
 use crate::downstream::Downstream;
@@ -14,6 +13,7 @@ use crate::relay::report::RelayReport;
 use crate::relay::{self, ClientSide, RelayRequest};
 use crate::replay::{Buffer, Writer};
 use crate::reply::Reply;
+use crate::shares::KeptBody;
 use crate::worker::Worker;
 
 /// Begins to relay into a record, on the thread of this worker.
@@ -34,13 +34,14 @@ pub fn start(
 /// record stays open.
 async fn run(worker: &Arc<Worker>, request: RelayRequest, buffer: Arc<Buffer>) -> RelayReport {
     let body = buffer.request_body();
-    let writer = Writer::new(buffer, worker.config.limits.stream_budget_bytes);
+    let writer = Writer::new(buffer);
     let mut down = Downstream::Record(writer);
     let client = ClientSide {
         down: &mut down,
         // No handler commands it: what ends it is that its readers leave.
         abandoned: Box::pin(std::future::pending()),
         worker,
+        share: None,
         progress: &Progress::default(),
         kept_body: &mut body.map(KeptBody::uncharged),
         is_head_request: false,

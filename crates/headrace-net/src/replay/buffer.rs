@@ -49,6 +49,7 @@ pub struct Buffer {
     state: Mutex<State>,
     /// Tells readers that there is more to read.
     changed: Notify,
+    pub(super) most_unread: usize,
     /// How long a generation goes on whose last reader was lost.
     pub(super) grace: Duration,
     budget: Arc<Budget>,
@@ -61,7 +62,9 @@ pub(super) struct State {
     /// What the budget counts of this record.
     counted: usize,
     pub readers: usize,
-    /// How and when the last reader left; `None` while there are readers, and before the first.
+    /// How many of them have a client that is suspect: nobody knows whether it is still there.
+    pub silent: usize,
+    /// How and when the last reader left, or fell silent; `None` while there are others, and before the first.
     pub left: Option<(Gone, Instant)>,
     /// Wakes the task that writes, when everybody has left, or when it may go on.
     pub writer: Option<Waker>,
@@ -79,21 +82,28 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// `most_bytes`: how much of the answer is kept. `grace`: how long a generation goes on whose last reader was lost.
-    /// `body`: the request's.
-    pub fn new(budget: Arc<Budget>, most_bytes: usize, grace: Duration, body: Bytes) -> Self {
+    /// `most_bytes`: how much of the answer is kept. `most_unread`: how much of it may be unread before the model server
+    /// must wait. `grace`: how long a generation goes on whose last reader was lost. `body`: the request's.
+    pub fn new(
+        budget: Arc<Budget>,
+        most_bytes: usize,
+        most_unread: usize,
+        grace: Duration,
+        body: Bytes,
+    ) -> Self {
         let mut state = State {
             record: Record::new(most_bytes),
             body: Some(body),
             counted: 0,
             readers: 0,
+            silent: 0,
             left: None,
             writer: None,
             is_paused: false,
             is_given_up: false,
         };
         state.count(&budget);
-        Self { state: Mutex::new(state), changed: Notify::new(), grace, budget }
+        Self { state: Mutex::new(state), changed: Notify::new(), most_unread, grace, budget }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -168,6 +178,16 @@ impl State {
         if now != self.counted {
             budget.replace(self.counted, now);
             self.counted = now;
+        }
+    }
+
+    /// Notes that a reader has left, or fell silent. `how`: that is how everybody left, if everybody has.
+    pub fn note_absence(&mut self, how: Gone) {
+        if self.readers == self.silent {
+            // Whoever was lost before has had a part of the grace time already.
+            let since = self.left.filter(|(before, _)| (*before, how) == (Gone::Lost, Gone::Lost));
+            self.left = since.or(Some((how, Instant::now())));
+            self.wake_writer();
         }
     }
 

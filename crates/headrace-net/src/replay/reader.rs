@@ -4,7 +4,6 @@
 //! generation ends with the last of them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::gone::Gone;
 use crate::replay::buffer::Buffer;
@@ -16,6 +15,7 @@ pub struct Reader {
     pub how: Gone,
     /// It came after the record had failed.
     pub is_late: bool,
+    is_silent: bool,
 }
 
 impl Reader {
@@ -26,7 +26,23 @@ impl Reader {
         state.left = None;
         let is_late = state.has_failed();
         drop(state);
-        Self { buffer: buffer.clone(), how: Gone::Stopped, is_late }
+        Self { buffer: buffer.clone(), how: Gone::Stopped, is_late, is_silent: false }
+    }
+
+    /// Its client is suspect, or no more. The generation goes on for a while for clients that may come back; when one of
+    /// them does, it reads on as if nothing had been.
+    pub fn set_silent(&mut self, is_silent: bool) {
+        if std::mem::replace(&mut self.is_silent, is_silent) == is_silent {
+            return;
+        }
+        let mut state = self.buffer.lock();
+        if is_silent {
+            state.silent += 1;
+            state.note_absence(Gone::Lost);
+        } else {
+            state.silent -= 1;
+            state.left = None;
+        }
     }
 }
 
@@ -34,9 +50,9 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.buffer.lock();
         state.readers -= 1;
-        if state.readers == 0 {
-            state.left = Some((self.how, Instant::now()));
-            state.wake_writer();
-        }
+        state.silent -= usize::from(self.is_silent);
+        // Those who are left may come back, whatever this one did.
+        let how = if state.readers > 0 { Gone::Lost } else { self.how };
+        state.note_absence(how);
     }
 }

@@ -26,9 +26,6 @@ pub struct Writer {
     trailers: Option<HeaderMap>,
     taken: u64,
     timer: Option<Pin<Box<Sleep>>>,
-    /// How many bytes may be unread: a slow client slows its own model server, and no answer outgrows what is kept of
-    /// it before its first byte was told.
-    most_unread: usize,
     /// The last event that was written is the answer's own last.
     is_last_event_written: bool,
     /// The code by which the answer broke off.
@@ -36,9 +33,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(buffer: Arc<Buffer>, most_unread: usize) -> Self {
-        let (trailers, timer, broken) = (None, None, None);
-        Self { buffer, trailers, taken: 0, timer, most_unread, is_last_event_written: false, broken }
+    pub fn new(buffer: Arc<Buffer>) -> Self {
+        Self { buffer, trailers: None, taken: 0, timer: None, is_last_event_written: false, broken: None }
     }
 
     /// The relay is over: an answer that was reset ends here, now that its cause is known.
@@ -75,12 +71,19 @@ impl Writer {
         self.trailers = Some(headers.clone());
     }
 
-    /// How many bytes nobody has read yet.
+    /// How many bytes nobody has read yet. They may be as many as the buffer says: a slow client slows its own model
+    /// server, and no answer outgrows what is kept of it before its first byte was told.
     pub fn queued(&self) -> usize {
         let mut state = self.buffer.lock();
-        let unread = if state.record.is_full() { self.most_unread } else { state.record.unread() };
-        state.is_paused = unread >= self.most_unread;
+        let most = self.buffer.most_unread;
+        let unread = if state.record.is_full() { most } else { state.record.unread() };
+        state.is_paused = unread >= most;
         unread
+    }
+
+    /// What may be queued before the model server must wait.
+    pub fn budget(&self) -> usize {
+        self.buffer.most_unread
     }
 
     pub fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {

@@ -74,7 +74,7 @@ impl Server {
                 .is_some_and(|last| steering::attach_steering(&last.udp, config.workers).is_ok());
         let (tls, tls_receiver) = watch::channel(tls);
         let (phase, phase_receiver) = watch::channel(Phase::Running);
-        let shared = Arc::new(Shared::new(config.limits.max_buffered_bytes, phase_receiver));
+        let shared = Arc::new(Shared::new(&config.limits, phase_receiver));
         let demand = Demand::new(config.upstream.pool_warm_s, config.workers, Instant::now());
         let (demand, upstream_limits) = (Arc::new(demand), Arc::new(config.upstream.clone()));
         let keys = Keys::derive(&config.key_pem);

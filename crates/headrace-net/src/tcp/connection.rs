@@ -6,11 +6,11 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use headrace_core::events::Piece;
@@ -22,7 +22,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -35,7 +34,9 @@ use crate::exchange::driver;
 use crate::exchange::request_body::{RequestBody, Source};
 use crate::exchange::{Handler, Request};
 use crate::gone::Protocol;
+use crate::shares::{ConnectionShare, Place, silence};
 use crate::tcp::idle::{CountedBody, InFlight};
+use crate::tcp::observed::{FrameBudgets, Heard, ObservedStream};
 use crate::tls::ServerTls;
 use crate::worker::{Phase, Worker};
 
@@ -48,7 +49,7 @@ const CLOSE_TIME: Duration = Duration::from_millis(500);
 /// clients of HTTP/2 that are built on Python's h2, httpx among them, lose their running answers to a GOAWAY.
 const QUIET: Duration = Duration::from_millis(250);
 /// The most bytes that hyper may hold of one answer beyond what the kernel took.
-const SEND_BUFFER: usize = 64 * 1024;
+const SEND_BUFFER: usize = 16 * 1024;
 /// What hyper reads of a head at least. It answers a larger one itself, without a word of why; what is between
 /// `limits.max_head_bytes` and this is told by us.
 const MIN_HEAD_BUFFER: usize = 64 * 1024;
@@ -66,7 +67,10 @@ pub async fn serve(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, client)) => admit(&worker, &handler, &tls, stream, client),
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Err(_) => {
+                    make_room(&worker);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             },
             _ = phase.wait_for(|phase| *phase != Phase::Running) => break,
         }
@@ -85,6 +89,13 @@ pub async fn serve(
     tokio::time::sleep(CLOSE_TIME.min(Duration::from_millis(50))).await;
 }
 
+/// Without descriptors nobody new gets in, whatever the limits say: the largest owner loses what waits longest.
+fn make_room(worker: &Worker) {
+    let tables = &worker.shared.tables;
+    let nobody = tables.block(Ipv4Addr::UNSPECIFIED.into());
+    let _ = tables.tcp_handshakes.lose_one(&nobody) || tables.connections.lose_one(&nobody);
+}
+
 fn admit(
     worker: &Arc<Worker>,
     handler: &Handler,
@@ -92,45 +103,69 @@ fn admit(
     stream: TcpStream,
     client: SocketAddr,
 ) {
-    let limits = &worker.config.limits;
-    let Some(handshake) = worker.slot(|counters| &counters.handshakes, limits.max_handshakes) else { return };
-    let Some(connection) = worker.slot(|counters| &counters.connections, limits.max_connections) else {
-        return;
-    };
-    let (worker, handler) = (worker.clone(), handler.clone());
+    let tables = &worker.shared.tables;
+    let owner = tables.block(client.ip());
+    let Ok(place) = tables.tcp_handshakes.take_waiting(owner.clone()) else { return worker.count_refused() };
+    let (worker, handler, share) =
+        (worker.clone(), handler.clone(), ConnectionShare::new(tables.clone(), owner));
     let acceptor = TlsAcceptor::from(tls.borrow().tcp.clone());
     tokio::spawn(async move {
         let _ = stream.set_nodelay(true);
-        let accepted =
-            tokio::time::timeout(worker.config.timeouts.handshake_s, acceptor.accept(stream)).await;
-        drop(handshake);
-        if let Ok(Ok(stream)) = accepted {
-            worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
-            serve_connection(worker, handler, stream, client).await;
+        let Some(stream) = shake_hands(&worker, acceptor, stream, place).await else { return };
+        if share.place().is_err() {
+            return worker.count_refused();
         }
-        drop(connection);
+        worker.shared.counters.connections_total.fetch_add(1, Ordering::Relaxed);
+        let _counted = worker.slot(|counters| &counters.connections);
+        serve_connection(worker, handler, stream, client, share).await;
     });
+}
+
+/// `None` when the client does not go through with it, falls silent, takes too long, or others need its place.
+async fn shake_hands(
+    worker: &Worker,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    place: Place,
+) -> Option<TlsStream<Heard>> {
+    let _counted = worker.slot(|counters| &counters.handshakes);
+    let timeouts = &worker.config.timeouts;
+    let stream = Heard::new(stream);
+    let reads = stream.reads.clone();
+    tokio::select! {
+        accepted = acceptor.accept(stream) => accepted.ok(),
+        () = silence(|| reads.load(Ordering::Relaxed), timeouts.silent_handshake_s) => None,
+        () = tokio::time::sleep(timeouts.handshake_s) => None,
+        () = place.loss.lost() => None,
+    }
 }
 
 async fn serve_connection(
     worker: Arc<Worker>,
     handler: Handler,
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Heard>,
     client: SocketAddr,
+    share: Arc<ConnectionShare>,
 ) {
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let connection = Connection { is_open: Arc::new(AtomicBool::new(true)), is_http2 };
     let in_flight = Arc::new(InFlight::default());
-    let io = TokioIo::new(ObservedStream { stream, is_open: connection.is_open.clone() });
     let limits = worker.config.limits.clone();
     let head_buffer = limits.max_head_bytes.saturating_mul(2).max(MIN_HEAD_BUFFER);
+    let is_overdrawn = Arc::<AtomicBool>::default();
+    let io = TokioIo::new(ObservedStream {
+        stream,
+        is_open: connection.is_open.clone(),
+        budgets: is_http2.then(|| FrameBudgets::new(&limits)),
+        is_overdrawn: is_overdrawn.clone(),
+    });
     let service = service_fn({
-        let (worker, in_flight) = (worker.clone(), in_flight.clone());
+        let (worker, in_flight, share) = (worker.clone(), in_flight.clone(), share.clone());
         move |request| {
-            let (worker, handler) = (worker.clone(), handler.clone());
+            let (worker, handler, share) = (worker.clone(), handler.clone(), share.clone());
             let (connection, counted) = (connection.clone(), in_flight.begin());
             async move {
-                let response = handle_request(worker, handler, request, connection, client).await?;
+                let response = handle_request(worker, handler, request, connection, client, &share).await?;
                 Ok::<_, Infallible>(response.map(|body| CountedBody { body, _in_flight: counted }))
             }
         }
@@ -147,7 +182,7 @@ async fn serve_connection(
             .keep_alive_timeout(worker.config.timeouts.idle_s)
             .serve_connection(io, service);
         // GOAWAY in two steps (RFC 9113 §6.8): hyper does both.
-        run(&worker, in_flight, connection, |connection| connection.graceful_shutdown()).await;
+        run(&worker, &share, in_flight, connection, |connection| connection.graceful_shutdown()).await;
     } else {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -156,12 +191,22 @@ async fn serve_connection(
             // As many as fit into a head: hyper's own 100 would be a limit that no setting names.
             .max_headers(limits.max_head_bytes.saturating_mul(2) / fields::OVERHEAD)
             .serve_connection(io, service);
-        run(&worker, in_flight, connection, |connection| connection.graceful_shutdown()).await;
+        run(&worker, &share, in_flight, connection, |connection| connection.graceful_shutdown()).await;
+    }
+    if is_overdrawn.load(Ordering::Relaxed) {
+        worker.shared.counters.breaches_total.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Drives a connection; tells it to end when nobody uses it, or when the server drains.
-async fn run<C: Future>(worker: &Worker, in_flight: Arc<InFlight>, connection: C, end: impl Fn(Pin<&mut C>)) {
+/// Drives a connection; tells it to end when nobody uses it, or when the server drains; drops it when its place is
+/// needed.
+async fn run<C: Future>(
+    worker: &Worker,
+    share: &ConnectionShare,
+    in_flight: Arc<InFlight>,
+    connection: C,
+    end: impl Fn(Pin<&mut C>),
+) {
     tokio::pin!(connection);
     let reason = reason_to_end(worker.shared.phase.clone(), in_flight, worker.config.timeouts.unused_s);
     let mut closed_phase = worker.shared.phase.clone();
@@ -173,11 +218,13 @@ async fn run<C: Future>(worker: &Worker, in_flight: Arc<InFlight>, connection: C
     tokio::select! {
         _ = &mut connection => return,
         () = &mut closed => return,
+        () = share.loss.lost() => return,
         () = reason => end(connection.as_mut()),
     }
     tokio::select! {
         _ = &mut connection => {}
         () = &mut closed => {}
+        () = share.loss.lost() => {}
     }
 }
 
@@ -203,17 +250,21 @@ async fn handle_request(
     request: http::Request<Incoming>,
     connection: Connection,
     client: SocketAddr,
+    share: &Arc<ConnectionShare>,
 ) -> Result<Response<Body>, Infallible> {
     let protocol = if connection.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
     let (mut sender, head_receiver) = tcp::channel(connection);
     sender.set_alt_svc(worker.alt_svc.clone());
     let mut is_refused = false;
-    let head = read_head(&request, &worker.config.limits);
-    match head.and_then(|head| Ok((head, worker.begin_exchange()?))) {
+    let begun = read_head(&request, &worker.config.limits).and_then(|head| {
+        let active = worker.begin_exchange(share, &head.path)?;
+        Ok((head, active))
+    });
+    match begun {
         Ok((head, active)) => {
             let is_http2 = protocol == Protocol::Http2;
-            let body = Source::Hyper { body: request.into_body(), is_http2 };
-            let body = RequestBody::new(body, &head.headers);
+            let source = Source::Hyper { body: request.into_body(), is_http2 };
+            let body = RequestBody::new(source, &head.headers, active.share.clone());
             let request = Request { head, protocol, client, early_data: None };
             let (exchange, driver) =
                 driver::pair(request, Downstream::Tcp(sender), body, worker.clone(), active);
@@ -269,45 +320,4 @@ fn read_head(request: &http::Request<Incoming>, limits: &Limits) -> Result<Reque
     fields::strip_hop_by_hop(&mut headers);
     headers.remove(header::HOST);
     Ok(RequestHead { method: request.method().clone(), scheme: "https".to_owned(), authority, path, headers })
-}
-
-/// Notes when the client's side of a connection ends.
-struct ObservedStream {
-    stream: TlsStream<TcpStream>,
-    is_open: Arc<AtomicBool>,
-}
-
-impl AsyncRead for ObservedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if let Poll::Ready(read) = &result
-            && (read.is_err() || buffer.filled().len() == before)
-        {
-            self.is_open.store(false, Ordering::Relaxed);
-        }
-        result
-    }
-}
-
-impl AsyncWrite for ObservedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if let Poll::Ready(Err(_)) = &result {
-            self.is_open.store(false, Ordering::Relaxed);
-        }
-        result
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }
