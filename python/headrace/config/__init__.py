@@ -10,6 +10,7 @@ from headrace.config.engine import engine_json, files, read_text
 from headrace.config.load import Config, load
 from headrace.config.sections import (
     Auth,
+    Cors,
     EarlyData,
     Echo,
     Idempotency,
@@ -28,6 +29,7 @@ from headrace.config.sections import (
 __all__ = [
     "Auth",
     "Config",
+    "Cors",
     "EarlyData",
     "Echo",
     "Idempotency",

@@ -19,6 +19,7 @@ from pydantic_settings.sources import InitSettingsSource
 from headrace.config.explain import explain, no_such_key
 from headrace.config.sections import (
     Auth,
+    Cors,
     EarlyData,
     Echo,
     Idempotency,
@@ -51,6 +52,7 @@ class Config(BaseSettings):
     upstreams: list[Upstream] = []
     local: Local = Local()
     auth: Auth = Auth()
+    cors: Cors = Cors()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     early_data: EarlyData = EarlyData()

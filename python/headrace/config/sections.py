@@ -7,6 +7,7 @@ what the engine reads of them (`engine.py`).
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -367,6 +368,30 @@ class Auth(Section):
                     "keys: expected name:sha256:<64 hex digits>, as `headrace key new` prints it"
                 )
         return self
+
+
+class Cors(Section):
+    """Which pages of other origins a browser lets read answers (CORS, of WHATWG Fetch). Without
+    origins, what a model server says of it passes through, and with keys no such page gets in."""
+
+    origins: list[str] = []
+    """`https://chat.example.org`, with its port where it has one; `*` is every origin, and `null` a file. A
+    preflight is then answered here, before a key is asked for, because browsers send none with it."""
+    max_age_s: Annotated[int, Field(ge=0, le=86_400)] = 7200
+    """How long a browser may remember the answer to a preflight; Chromium remembers at most as long."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Cors:
+        for origin in self.origins:
+            if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    "origins: expected an origin as browsers write it (https://chat.example.org, lower case, "
+                    f"no path), or *, got {origin!r}"
+                )
+        return self
+
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 
 
 class Log(Section):

@@ -1,6 +1,6 @@
 """One request, top to bottom. READ THIS FIRST.
 
-    early data -> open pages -> key -> own pages -> body -> model -> upstream -> relay -> report
+    preflight -> early data -> open pages -> key -> own pages -> body -> model -> upstream -> relay -> report
 
 In: an exchange. Out: its answer, by way of an upstream, and one line in the access log. A token never comes
 here: from `exchange.relay` on, the engine moves the answer, and this file hears of it again when it is over.
@@ -18,7 +18,14 @@ from headrace.config import Config
 from headrace.errors import ClientGoneError, HeadraceError, Kind, OverloadedError, RequestError, kinds
 from headrace.exchange import Exchange
 from headrace.gateway import early_data, models, pages
-from headrace.gateway.answers import REFUSALS, status_of
+from headrace.gateway.answers import (
+    OF_EVERY_ANSWER,
+    REFUSALS,
+    answer_preflight,
+    cors_fields,
+    is_preflight,
+    status_of,
+)
 from headrace.gateway.auth import Keys
 from headrace.gateway.dispatch import Dispatcher, refuse
 from headrace.gateway.idempotency import Answers
@@ -73,6 +80,7 @@ class Gateway:
     async def handle(self, exchange: Exchange) -> None:
         started = time.monotonic()
         outcome = Outcome()
+        OF_EVERY_ANSWER.set(cors_fields(self.config.cors, exchange.request))
         try:
             await self._answer(exchange, outcome)
         except ClientGoneError as error:
@@ -100,6 +108,9 @@ class Gateway:
         request = exchange.request
         if not is_resolved(request.path):
             await refuse(exchange, outcome, "invalid_path", REFUSALS["invalid_path"][1])
+            return
+        if is_preflight(self.config.cors, request):
+            outcome.status = await answer_preflight(self.config.cors, exchange)
             return
         if early_data.is_early(exchange):
             outcome.is_early = True
@@ -219,5 +230,5 @@ class Gateway:
         await self.close()
 
 
-AT_ONCE = {"tls", "upstreams", "auth", "early_data", "log"}
+AT_ONCE = {"tls", "upstreams", "auth", "cors", "early_data", "log"}
 """Sections that a running gateway can change. With all others the engine, or the local model, was started."""

@@ -16,7 +16,7 @@ from headrace.config import Config
 from headrace.errors import OverloadedError, RequestError
 from headrace.exchange import Exchange, RelayReport, ReplayBuffer
 from headrace.gateway import early_data
-from headrace.gateway.answers import send_error, send_status, status_of
+from headrace.gateway.answers import send, send_error, send_status, status_of
 from headrace.gateway.idempotency import Answer, Answers
 from headrace.gateway.upstreams import Upstream, Upstreams
 from headrace.observe.outcome import Outcome
@@ -179,7 +179,7 @@ class Dispatcher:
         fields, body = report.held
         outcome.status, outcome.cause = report.status, kind.slug
         if body is not None:
-            await exchange.answer(report.status, fields, body)
+            await send(exchange, report.status, fields, body)
             return
         await send_status(exchange, report.status, kind.slug, message, None, retry_after(report))
 

@@ -20,6 +20,7 @@ from headrace.config import Upstream as UpstreamConfig
 from headrace.errors import HeadraceError
 from headrace.events import dialects
 from headrace.exchange import Exchange, RelayRequest, Request, Target
+from headrace.gateway.answers import OF_EVERY_ANSWER
 from headrace.gateway.auth import without_keys
 from headrace.gateway.early_data import TOO_EARLY, is_early
 from headrace.gateway.model_list import Entry, Unreadable, read, same
@@ -104,7 +105,7 @@ class Upstream:
             head_timeout=config.timeouts.first_byte_s,
             idle_timeout=config.timeouts.silence_s,
             held_statuses=held,
-            answer_headers=[],
+            answer_headers=OF_EVERY_ANSWER.get(),
         )
 
     def mark(self, healthy: bool, reason: str = "") -> None:
