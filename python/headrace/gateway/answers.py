@@ -30,6 +30,10 @@ REFUSALS = {
     "origin_not_allowed": (403, "the page's origin is not one of cors.origins"),
     "no_route": (404, "no upstream serves the path"),
     "model_not_found": (404, "no upstream serves the model"),
+    "loop_detected": (
+        508,
+        "the request came round, its `Via` names this gateway: the `url` of an upstream leads back",
+    ),
 }
 """What the gateway refuses beside the engine's kinds: code, status, meaning."""
 

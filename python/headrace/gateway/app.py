@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ from headrace.gateway.auth import Keys
 from headrace.gateway.dispatch import Dispatcher, refuse
 from headrace.gateway.idempotency import Answers
 from headrace.gateway.paths import is_resolved
-from headrace.gateway.upstreams import Upstreams
+from headrace.gateway.upstreams import Upstreams, came_by
 from headrace.observe.log import Access
 from headrace.observe.outcome import Outcome
 from headrace.printable import clipped
@@ -53,6 +54,8 @@ class Gateway:
     _first_look: asyncio.Event = field(default_factory=asyncio.Event)
     """The upstreams were looked at once. Until then requests wait: nothing is known to refuse them by."""
     is_draining: bool = False
+    pseudonym: str = field(default_factory=lambda: f"headrace-{secrets.token_hex(4)}")
+    """What it calls itself in `Via`. Each gateway has another: a gateway before a gateway is not a loop."""
     early: early_data.Counts = field(default_factory=early_data.Counts)
     answers: Answers = field(init=False)
     """To requests with an `Idempotency-Key`."""
@@ -75,6 +78,7 @@ class Gateway:
             forwards_keys=not self.keys.are_required,
             early=self.early,
             answers=self.answers,
+            pseudonym=self.pseudonym,
         )
 
     async def handle(self, exchange: Exchange) -> None:
@@ -111,6 +115,9 @@ class Gateway:
             return
         if is_preflight(self.config.cors, request):
             outcome.status = await answer_preflight(self.config.cors, exchange)
+            return
+        if came_by(request, self.pseudonym):
+            await refuse(exchange, outcome, "loop_detected", REFUSALS["loop_detected"][1])
             return
         if early_data.is_early(exchange):
             outcome.is_early = True

@@ -53,6 +53,8 @@ class Dispatcher:
     """The client's API key is meant for the upstream, because the gateway has none of its own."""
     early: early_data.Counts
     answers: Answers
+    pseudonym: str
+    """What the gateway calls itself in `Via`."""
 
     async def relay(self, exchange: Exchange, candidates: list[Upstream], outcome: Outcome) -> None:
         """Relays an upstream's answer, or refuses."""
@@ -109,7 +111,7 @@ class Dispatcher:
             held = FAILING if self._may_do_better(candidates, tried, failures) else []
 
             async def ask(upstream: Upstream = upstream, held: list[tuple[int, int]] = held) -> RelayReport:
-                request = upstream.request(exchange, self.config, held, self.forwards_keys)
+                request = upstream.request(exchange, self.config, held, self.forwards_keys, self.pseudonym)
                 return await (exchange.relay_into(request, buffer) if buffer else exchange.relay(request))
 
             outcome.upstream = upstream.name

@@ -79,11 +79,16 @@ class Upstream:
         return any(same(model, known) or fnmatch.fnmatchcase(model, known) for known in self.config.models)
 
     def request(
-        self, exchange: Exchange, config: Config, held: list[tuple[int, int]], forward_key: bool
+        self,
+        exchange: Exchange,
+        config: Config,
+        held: list[tuple[int, int]],
+        forward_key: bool,
+        pseudonym: str,
     ) -> RelayRequest:
         """What to ask it; the body is the one that the engine keeps. `held`: statuses (ranges) that are
-        reported, instead of relayed."""
-        set_fields = [("via", f"{exchange.request.protocol.removeprefix('HTTP/')} headrace")]
+        reported, instead of relayed. `pseudonym`: what the gateway calls itself in `Via`."""
+        set_fields = [("via", via(exchange.request, pseudonym))]
         # The handshake may end between two looks.
         if may_be_replay := exchange.may_be_replay:
             held = [*held, (TOO_EARLY, TOO_EARLY)]
@@ -119,6 +124,24 @@ class Upstream:
     def __repr__(self) -> str:
         state = "healthy" if self.is_healthy else f"unhealthy: {self.reason}"
         return f"<Upstream {self.name} {state}, {self.in_flight} in flight>"
+
+
+def via(request: Request, pseudonym: str) -> str:
+    """The `Via` field for the next hop: the hops before this one in their order, then the version in which
+    the request came here and `pseudonym` (RFC 9110 §7.6.3)."""
+    version = request.protocol.removeprefix("HTTP/")
+    return ", ".join([*_hops(request), f"{version} {pseudonym}"])
+
+
+def came_by(request: Request, pseudonym: str) -> bool:
+    """Whether a hop on the request's way called itself `pseudonym`."""
+    return any(pseudonym in re.split(r"[\s,]+", hops) for hops in _hops(request))
+
+
+def _hops(request: Request) -> list[str]:
+    """The values of all `Via` fields, without those that are empty."""
+    values = [value.strip() for name, value in request.headers if name == "via"]
+    return [value for value in values if value]
 
 
 VERSION = re.compile(r"/v[0-9]+[a-z0-9]*$")

@@ -297,7 +297,8 @@ async def test_an_upstream_of_http2_is_relayed_the_same(dial: Dial, start: Start
         whole = b"".join(chunk.data for chunk in chunks)
         assert whole == expected(whole, **fields)
         assert len(frames(chunks)) == 51
-        assert source.runs[0].fields["via"] == "2 headrace", "the inner hop came by HTTP/2"
+        hops = f"3 {outer.pseudonym}, 2 {inner.pseudonym}"
+        assert source.runs[0].fields["via"] == hops, "the inner hop came by HTTP/2"
         # A death is told through both, and a stop goes through both.
         dead = connection.request("POST", PATH, JSON, script(events=2, interval_s=0.001, end="die"))
         with pytest.raises(StreamResetError):

@@ -290,7 +290,7 @@ async def test_what_goes_upstream_is_ours_to_frame(source: Source, gateway: Gate
     await ask(await dial(gateway), named("scripted"), headers=headers)
     sent = source.runs[0].fields
     assert sent["x-mine"] == "1"
-    assert sent["via"] == "3 headrace"
+    assert sent["via"] == f"3 {gateway.pseudonym}"
     assert sent["host"] == f"127.0.0.1:{source.port}"
     assert int(sent["content-length"]) == source.runs[0].body_bytes
     assert not {"accept-encoding", "expect", "te", "transfer-encoding", "connection"} & set(sent)
