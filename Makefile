@@ -7,10 +7,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 LAB_SOURCES := $(shell find lab/crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock lab/pyproject.toml
 
+# A workspace of its own; what it builds without coverage counters has a folder beside the others' (tests/fuzz/run.py).
+FUZZ := --manifest-path tests/fuzz/Cargo.toml
+FUZZ_CARGO := CARGO_TARGET_DIR=target/fuzz-test cargo
+SECONDS ?= 60
+
 LAB := fan-out loss-sweep cold-start stop nat-rebind
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick lab build format clean
+.PHONY: help demo test check fuzz bench bench-quick lab build format clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,15 +26,21 @@ demo: $(VENV)/model  ## set everything up and play the worked example with a rea
 test: $(VENV)/test $(VENV)/model $(VENV)/thin  ## run all tests, Rust's and Python's
 	cargo test --quiet -p headrace-core -p headrace-emulator
 	cargo test --quiet --release -p headrace-net -p headrace-sim
+	$(FUZZ_CARGO) test --quiet $(FUZZ)
 	$(BIN)/python -m pytest
 
 check: $(VENV)/test $(VENV)/check  ## formatting, lints, types: everything that needs no running
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- --deny warnings
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
+	$(FUZZ_CARGO) clippy --quiet $(FUZZ) --all-targets -- --deny warnings
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest headrace._engine headrace_lab._emulator
+
+fuzz:  ## what parses peers' bytes against libFuzzer, a minute for each parser (SECONDS=60); needs a C++ compiler
+	@$(PYTHON) tests/fuzz/run.py --seconds $(SECONDS)
 
 bench: $(VENV)/bench  ## measure against Caddy, Envoy and other clients (over an hour); results in lab/bench/results/
 	$(BIN)/python -m bench
