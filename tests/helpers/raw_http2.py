@@ -48,6 +48,13 @@ class RawHttp2:
         self.send(HeadersFrame(stream, self._encoder.encode(fields), flags=["END_HEADERS"]))
         self.send(DataFrame(stream, body, flags=["END_STREAM"] if end else []))
 
+    def ask(self, stream: int, method: str, path: str) -> None:
+        """A request without a body; CONNECT has neither scheme nor path (RFC 9113 §8.5)."""
+        fields = [(":method", method), (":authority", "localhost:443")]
+        if method != "CONNECT":
+            fields += [(":scheme", "https"), (":path", path)]
+        self.send(HeadersFrame(stream, self._encoder.encode(fields), flags=["END_HEADERS", "END_STREAM"]))
+
     def send(self, frame: Frame) -> None:
         self._writer.write(frame.serialize())
 

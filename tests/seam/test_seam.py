@@ -204,3 +204,39 @@ async def test_two_servers_in_two_threads_do_not_meet(
     async with await connect(origin(first), trust) as connection:
         answers.append(await connection.request("GET", "/").read())
     assert answers == [b"other", b"MainThread"]
+
+
+async def test_what_is_raised_for_one_exchange_is_told_and_costs_no_other(
+    serve: Serve, trust: Trust, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are handed over in batches; the rest of a batch is handed over, too."""
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(repr(context["exception"])))
+    begin, seen = Server._begin, 0
+
+    def begin_or_fail(server: Server, exchange: Exchange) -> None:
+        nonlocal seen
+        seen += 1
+        if seen % 2:
+            raise MemoryError("on purpose")
+        begin(server, exchange)
+
+    monkeypatch.setattr(Server, "_begin", begin_or_fail)
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.answer(200, [], b"yes")
+
+    async def ask() -> int:
+        response = connection.request("GET", "/")
+        try:
+            return await response.head() or 0
+        except errors.StreamError:
+            return 0
+
+    server = await serve(answer)
+    connection = await connect(origin(server), trust)
+    statuses = await asyncio.gather(*(ask() for _ in range(40)))
+    assert sorted(statuses) == [0] * 20 + [200] * 20
+    assert told == ["MemoryError('on purpose')"] * 20
+    connection.close()

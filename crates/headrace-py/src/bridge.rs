@@ -22,7 +22,7 @@ use headrace_net::upstream::Fetched;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyBytes, PyDict, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::convert;
 use crate::errors;
@@ -126,7 +126,8 @@ impl Bridge {
         self.queue.eventfd.as_raw_fd()
     }
 
-    /// Resolves futures and hands over exchanges. Call on the loop's thread.
+    /// Resolves futures and hands over exchanges. Call on the loop's thread. What one of them raises is told to the
+    /// loop, and the others are not lost with it.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, bridge) = (slf.py(), slf.get());
         let mut seen = 0u64;
@@ -141,22 +142,8 @@ impl Bridge {
             bridge.queue.signal();
         }
         for entry in batch {
-            match entry {
-                Entry::Completed { id, result } => {
-                    let future = lock(&bridge.futures).remove(&id);
-                    if let Some(future) = future {
-                        resolve(future.bind(py), result)?;
-                    }
-                }
-                Entry::Exchange { handler, exchange } => {
-                    let found = lock(&bridge.handlers)
-                        .get(&handler)
-                        .map(|takes| (takes.callback.clone_ref(py), takes.to_py));
-                    // Without a handler the exchange is dropped here, which resets it.
-                    if let Some((callback, to_py)) = found {
-                        callback.call1(py, (to_py(py, exchange, slf.clone().unbind())?,))?;
-                    }
-                }
+            if let Err(error) = Self::handle(slf, entry) {
+                bridge.tell(py, error)?;
             }
         }
         Ok(())
@@ -169,6 +156,33 @@ impl Bridge {
 }
 
 impl Bridge {
+    fn handle(slf: &Bound<'_, Self>, entry: Entry) -> PyResult<()> {
+        let (py, bridge) = (slf.py(), slf.get());
+        match entry {
+            Entry::Completed { id, result } => {
+                let future = lock(&bridge.futures).remove(&id);
+                future.map_or(Ok(()), |future| resolve(future.bind(py), result))
+            }
+            Entry::Exchange { handler, exchange } => {
+                let found = lock(&bridge.handlers)
+                    .get(&handler)
+                    .map(|takes| (takes.callback.clone_ref(py), takes.to_py));
+                // Without a handler the exchange is dropped here, which resets it.
+                let Some((callback, to_py)) = found else { return Ok(()) };
+                callback.call1(py, (to_py(py, exchange, slf.clone().unbind())?,)).map(drop)
+            }
+        }
+    }
+
+    /// Has the loop say what was raised where nobody waits for it.
+    fn tell(&self, py: Python<'_>, error: PyErr) -> PyResult<()> {
+        let Some(event_loop) = self.event_loop.bind(py).upgrade() else { return Ok(()) };
+        let context = PyDict::new(py);
+        context.set_item("message", "headrace: a result could not be handed over")?;
+        context.set_item("exception", error.into_value(py))?;
+        event_loop.call_method1(intern!(py, "call_exception_handler"), (context,)).map(drop)
+    }
+
     /// Starts a call; the future resolves with what its reply is sent.
     pub fn call<'py, T: Send + 'static>(
         &self,
@@ -221,11 +235,12 @@ fn resolve(future: &Bound<'_, PyAny>, result: Result<Outcome, Error>) -> PyResul
     if future.call_method0(intern!(py, "done"))?.is_truthy()? {
         return Ok(());
     }
-    match result.map(|outcome| to_py(py, outcome)) {
-        Ok(value) => future.call_method1(intern!(py, "set_result"), (value?,))?,
-        Err(error) => future.call_method1(intern!(py, "set_exception"), (errors::exception(py, &error)?,))?,
+    let raised = match result.map(|outcome| to_py(py, outcome)) {
+        Ok(Ok(value)) => return future.call_method1(intern!(py, "set_result"), (value,)).map(drop),
+        Ok(Err(error)) => error.into_value(py).into_bound(py).into_any(),
+        Err(error) => errors::exception(py, &error)?,
     };
-    Ok(())
+    future.call_method1(intern!(py, "set_exception"), (raised,)).map(drop)
 }
 
 pub fn to_py(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyAny>> {

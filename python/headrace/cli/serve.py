@@ -157,6 +157,9 @@ async def _reload_on(hang_up: asyncio.Event, gateway: Gateway, read_again: Calla
         except HeadraceError as error:
             log.error("SIGHUP: nothing was changed: %s", error)
             continue
+        except Exception:
+            log.exception("SIGHUP: a bug in headrace; the next SIGHUP is heard")
+            continue
         set_up(config.log)
         log.info("SIGHUP: the configuration and the certificate were read again")
         if later:

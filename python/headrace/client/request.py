@@ -20,8 +20,10 @@ from headrace.client.waiting import wait, wait_async
 
 PIECE = 64 * 1024
 """A body that is longer is sent in pieces of this size, so that the write timeout holds for each of them."""
-MAX_REFUSALS = 3
+MAX_REPEATS = 1
 """How often a request is sent again that its server has refused before it did anything with it."""
+MAX_UNSENT = 3
+"""How often a request is tried again of which nothing had left: its connection had died before."""
 
 LEAST_POOL_S = 0.01
 """The stream's task needs a moment to begin, even when the server allows it at once."""
@@ -101,7 +103,7 @@ def perform(pool: Pool, request: Request) -> Steps:
     Raises `HeadraceError`s of the side `server`, and never after a byte of the answer was given away.
     """
     _check_length(request)
-    refusals, may_be_early = 0, request.may_be_early
+    repeats, unsent, may_be_early = 0, 0, request.may_be_early
     while True:
         lease = pool.take(request.origin, request.timeouts.connect, request.is_patient)
         if lease is None:
@@ -135,11 +137,14 @@ def perform(pool: Pool, request: Request) -> Steps:
             status, headers = yield from _head(request, stream)
         except (errors.RefusedError, errors.ConnectionLostError) as error:
             stream.stop()
-            refusals += 1
             # On a connection that had died before, the stream was not even opened.
-            is_untouched = stream.stream_id is None and not request.has_begun_body
-            is_refused = isinstance(error, errors.RefusedError) and request.body is not None
-            if refusals > MAX_REFUSALS or not (is_untouched or is_refused):
+            if stream.stream_id is None and not request.has_begun_body:
+                unsent += 1
+            elif isinstance(error, errors.RefusedError) and request.body is not None:
+                repeats += 1
+            else:
+                raise
+            if unsent > MAX_UNSENT or repeats > MAX_REPEATS:
                 raise
         except BaseException:
             stream.stop()
@@ -195,7 +200,7 @@ def _send_body(request: Request, stream: _engine.Stream) -> Generator[Step, Any,
 def _declared(request: Request) -> int | None:
     value = next((value for name, value in request.headers if name == "content-length"), None)
     if value is not None and not (value.isascii() and value.isdecimal()):
-        raise errors.make("bad_request", f"content-length: expected a number of bytes, got {value!r}")
+        raise errors.make("bad_request", "content-length is not a number of bytes")
     return None if value is None else int(value)
 
 
