@@ -11,7 +11,7 @@ import pytest
 from headrace import errors
 from headrace.client.origin import Origin
 from headrace.client.pool import Pool
-from headrace.client.request import MAX_REFUSALS, NextPiece, Request, Started, Steps, Trace, Wait, perform
+from headrace.client.request import MAX_REPEATS, NextPiece, Request, Started, Steps, Trace, Wait, perform
 from headrace.client.timeouts import Timeouts
 
 ORIGIN = Origin("api.example", 443)
@@ -133,7 +133,7 @@ def test_a_request_that_was_refused_untouched_is_sent_again_so_often_and_no_more
     world.pool.prewarm(ORIGIN)
     with pytest.raises(errors.RefusedError):
         world.ask()
-    assert len(world.connection.made) == MAX_REFUSALS + 1
+    assert len(world.connection.made) == MAX_REPEATS + 1
     world.connection.answers[:] = ["refused", 200]
     assert (started := world.ask()) is not None
     assert started.status == 200
