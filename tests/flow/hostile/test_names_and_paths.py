@@ -160,6 +160,17 @@ OUTSIDE = [
     "//public/x",
     "/private/x",
     "/public%25252525252e/../x",
+    "/public/..%00/private/x",
+    "/public/..%23/private/x",
+    "/public/..%3f/private/x",
+    "/public/..%3Fa=b/private/x",
+    "/public/..%2500/private/x",
+    "/public/%c0%ae%c0%ae/private/x",
+    "/public/%C0%AE./private/x",
+    "/public/..%c0%afprivate/x",
+    "/public/%u002e%u002e/private/x",
+    "/public/.%u002E/private/x",
+    "/public/..%u002fprivate/x",
 ]
 
 
@@ -173,7 +184,15 @@ async def test_paths_are_a_wall(protocol: str, start: Start, ca_file: Path) -> N
             told = await _ask_raw(gateway, protocol, ca_file, path)
             assert told in (400, 404), (path, told)
         assert not source.runs
-        for path in ("/public", "/public/", "/public/x", "/public/...", "/public/a..b/.c", "/public?x=/../y"):
+        for path in (
+            "/public",
+            "/public/",
+            "/public/x",
+            "/public/...",
+            "/public/a..b/.c",
+            "/public/%c3%a0%23",
+            "/public?x=/../y",
+        ):
             assert await _ask_raw(gateway, protocol, ca_file, path) == 200, path
         assert [run.path for run in source.runs][-1] == "/base/public?x=/../y"
 
