@@ -107,6 +107,11 @@ def status_of(code: str) -> int:
     return REFUSALS[code][0] if code in REFUSALS else kinds()[code].status
 
 
+def meaning_of(code: str) -> str:
+    """Of a refusal, or of one of the engine's kinds."""
+    return REFUSALS[code][1] if code in REFUSALS else kinds()[code].sentence
+
+
 async def send_error(exchange: Exchange, code: str, message: str, param: str | None = None) -> None:
     """An error, in the words of the API at the path that was asked."""
     status = status_of(code)

@@ -21,7 +21,6 @@ from headrace.exchange import Exchange
 from headrace.gateway import early_data, models, pages
 from headrace.gateway.answers import (
     OF_EVERY_ANSWER,
-    REFUSALS,
     answer_preflight,
     cors_fields,
     is_preflight,
@@ -106,18 +105,18 @@ class Gateway:
         outcome.cause = kind.slug
         if exchange.phase == "open":
             with contextlib.suppress(HeadraceError):
-                await refuse(exchange, outcome, kind.slug, kind.sentence)
+                await refuse(exchange, outcome, kind.slug)
 
     async def _answer(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
         if not is_resolved(request.path):
-            await refuse(exchange, outcome, "invalid_path", REFUSALS["invalid_path"][1])
+            await refuse(exchange, outcome, "invalid_path")
             return
         if is_preflight(self.config.cors, request):
             outcome.status = await answer_preflight(self.config.cors, exchange)
             return
         if came_by(request, self.pseudonym):
-            await refuse(exchange, outcome, "loop_detected", REFUSALS["loop_detected"][1])
+            await refuse(exchange, outcome, "loop_detected")
             return
         if early_data.is_early(exchange):
             outcome.is_early = True
@@ -131,7 +130,7 @@ class Gateway:
         if self.keys.are_required:
             outcome.key = self.keys.name_of(request)
             if outcome.key is None:
-                await refuse(exchange, outcome, "invalid_api_key", "the API key is missing or unknown")
+                await refuse(exchange, outcome, "invalid_api_key")
                 return
             exchange.own(outcome.key)
         await self._first_look.wait()
@@ -153,7 +152,7 @@ class Gateway:
         if not candidates:
             await self._refuse_route(exchange, outcome)
         elif models.is_unreadable(request, fields) and self.upstreams.differ(candidates):
-            await refuse(exchange, outcome, "invalid_json", REFUSALS["invalid_json"][1])
+            await refuse(exchange, outcome, "invalid_json")
         elif early_data.is_idempotent(request):
             await self.dispatcher.relay_once(exchange, candidates, outcome)
         else:

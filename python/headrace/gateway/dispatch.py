@@ -16,7 +16,7 @@ from headrace.config import Config
 from headrace.errors import OverloadedError, RequestError
 from headrace.exchange import Exchange, RelayReport, ReplayBuffer
 from headrace.gateway import early_data
-from headrace.gateway.answers import send, send_error, send_status, status_of
+from headrace.gateway.answers import meaning_of, send, send_error, send_status, status_of
 from headrace.gateway.idempotency import Answer, Answers
 from headrace.gateway.upstreams import Upstream, Upstreams
 from headrace.observe.outcome import Outcome
@@ -36,11 +36,11 @@ UNREACHABLE = {"upstream_resolve", "upstream_connect", "upstream_connect_timeout
 
 
 async def refuse(
-    exchange: Exchange, outcome: Outcome, code: str, message: str, param: str | None = None
+    exchange: Exchange, outcome: Outcome, code: str, message: str | None = None, param: str | None = None
 ) -> None:
-    """Answers with an error of the gateway's own."""
+    """Answers with an error of the gateway's own. Without a message, the code's meaning is told."""
     outcome.status, outcome.cause = status_of(code), code
-    await send_error(exchange, code, message, param)
+    await send_error(exchange, code, message or meaning_of(code), param)
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,10 @@ def merged(upstreams: list[Upstream]) -> dict[str, Any]:
 def entry(upstreams: list[Upstream], path: str) -> Entry | None:
     """The model that a path below `/v1/models/` names, whether the client has encoded it or not."""
     names = {name := path.removeprefix("/v1/models/"), unquote(name)}
-    found = [entry for entry in merged(upstreams)["data"] if entry["id"] in names]
-    return next(iter(found or _tagged(upstreams, names)), None)
-
-
-def _tagged(upstreams: list[Upstream], names: set[str]) -> list[Entry]:
-    listed = merged(upstreams)["data"]
-    return [entry for entry in listed if any(same(name, entry["id"]) for name in names)]
+    listed: list[Entry] = merged(upstreams)["data"]
+    exact = (entry for entry in listed if entry["id"] in names)
+    tagged = (entry for entry in listed if any(same(name, entry["id"]) for name in names))
+    return next(exact, None) or next(tagged, None)
 
 
 def unknown(upstreams: list[Upstream]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from hyperframe.frame import DataFrame, RstStreamFrame
 from headrace.gateway import Gateway
 from headrace_lab.model import Source
 from tests.helpers import raw_http1, raw_peer
-from tests.helpers.asking import PROTOCOLS, ask
+from tests.helpers.asking import PROTOCOLS, Told, ask
 from tests.helpers.hostile import Call, Hostile, HostileHttp2, Stream
 from tests.helpers.raw_http2 import RawHttp2
 from tests.helpers.serving import port_of
@@ -112,10 +112,7 @@ async def test_an_answer_over_http1_is_whole_or_reset(
     assert len(server.calls) == 1
 
 
-async def check(told: object, is_whole: bool, caplog: pytest.LogCaptureFixture) -> None:
-    from tests.helpers.asking import Told
-
-    assert isinstance(told, Told)
+async def check(told: Told, is_whole: bool, caplog: pytest.LogCaptureFixture) -> None:
     assert (told.status, told.is_whole) == (200, is_whole), told
     end = " 200 done " if is_whole else " 200 upstream_failed "
     await eventually(lambda: any(end in record.getMessage() for record in caplog.records), caplog.text)
