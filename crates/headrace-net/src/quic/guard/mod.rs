@@ -19,7 +19,7 @@ use headrace_core::recovery::amplification::Addresses;
 
 /// Of one address, datagrams that wait until something comes from there: the rest of a long flight.
 const MAX_HELD: usize = 2;
-/// Of all.
+/// Of all. A newcomer takes the place of the one that has waited longest: most likely it never answers.
 const MAX_HELD_ADDRESSES: usize = 256;
 
 /// Between the controllers and the socket of one worker, and the addresses that both know.
@@ -35,7 +35,26 @@ struct State {
     addresses: Addresses,
     /// A datagram that is about to leave on a path that is not validated.
     pending: Option<(u64, Arc<PathState>)>,
-    held: HashMap<SocketAddr, Vec<socket::Held>>,
+    held: HashMap<SocketAddr, Waiting>,
+}
+
+/// What waits for something to come from one address.
+struct Waiting {
+    since: Instant,
+    datagrams: Vec<socket::Held>,
+}
+
+impl State {
+    fn waiting_for(&mut self, address: SocketAddr) -> &mut Vec<socket::Held> {
+        if self.held.len() >= MAX_HELD_ADDRESSES
+            && !self.held.contains_key(&address)
+            && let Some(oldest) = self.held.iter().min_by_key(|(_, waiting)| waiting.since).map(|(&at, _)| at)
+        {
+            self.held.remove(&oldest);
+        }
+        let new = || Waiting { since: Instant::now(), datagrams: Vec::new() };
+        &mut self.held.entry(address).or_insert_with(new).datagrams
+    }
 }
 
 /// What the paths of one connection share.
@@ -150,4 +169,23 @@ impl PathState {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_never_answers_makes_room_for_who_comes_later() {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut state = State::default();
+        for port in 1..=300 {
+            state.waiting_for(at(port));
+            state.waiting_for(at(port));
+        }
+        assert_eq!(state.held.len(), MAX_HELD_ADDRESSES);
+        let first = 301 - MAX_HELD_ADDRESSES as u16;
+        assert!(!state.held.contains_key(&at(first - 1)));
+        assert!((first..=300).all(|port| state.held.contains_key(&at(port))));
+    }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
-use crate::quic::guard::{Guard, MAX_HELD, MAX_HELD_ADDRESSES};
+use crate::quic::guard::{Guard, MAX_HELD};
 
 /// The first bit of a long header: a handshake's packet (RFC 9000 §17.2).
 const LONG: u8 = 0x80;
@@ -38,10 +38,7 @@ impl GuardSocket {
     /// Keeps the datagrams behind so many bytes.
     fn hold(&self, transmit: &Transmit<'_>, allowed: usize, segment: usize) {
         let mut state = self.guard.lock();
-        if state.held.len() >= MAX_HELD_ADDRESSES && !state.held.contains_key(&transmit.destination) {
-            return;
-        }
-        let held = state.held.entry(transmit.destination).or_default();
+        let held = state.waiting_for(transmit.destination);
         let &Transmit { ecn, src_ip, contents, .. } = transmit;
         let rest = contents[allowed..].chunks(segment).take(MAX_HELD - held.len().min(MAX_HELD));
         held.extend(rest.map(|datagram| Held { contents: datagram.to_vec(), ecn, src_ip }));
@@ -51,7 +48,7 @@ impl GuardSocket {
     fn handle_received(&self, from: SocketAddr, bytes: usize) {
         let state = &mut *self.guard.lock();
         state.addresses.handle_received(from, bytes as u64);
-        let Some(held) = state.held.get_mut(&from) else { return };
+        let Some(held) = state.held.get_mut(&from).map(|waiting| &mut waiting.datagrams) else { return };
         while let Some(Held { contents, ecn, src_ip }) = held.first() {
             if !state.addresses.may_send(from, contents.len() as u64, false) {
                 return;
